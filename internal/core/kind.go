@@ -1,0 +1,75 @@
+// Package core is what a lock kind hands to the session, and what it needs to run
+// its scripts: names, the client, the hub, and the meaning of errors.
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/internal/lease"
+	"github.com/holdfast-go/holdfast/pubsub"
+)
+
+// A Kind is one lock kind: everything that tells it from the others.
+type Kind interface {
+	// Name is the kind's word in errors and events, and its package.
+	Name() string
+	// Uses says which options the kind uses beside those that all do.
+	Uses() Uses
+	// Renewer renews locks of this kind; a session makes one.
+	Renewer(env *Env) lease.Renewer
+	// Open returns the lock of that key. It does no I/O.
+	Open(env *Env, key string, s *Settings) Lock
+}
+
+// Uses is a set of options.
+type Uses uint8
+
+const (
+	// UsesExclusive: MinHold, Handoff, Fencing and TokenRetention.
+	UsesExclusive Uses = 1 << iota
+)
+
+// A Lock is one lock of a kind.
+type Lock interface {
+	lease.Store
+	// Info reads who holds it.
+	Info(ctx context.Context) (Info, error)
+	// Force removes it, whoever holds it.
+	Force(ctx context.Context) (bool, error)
+}
+
+// Info is who holds a lock.
+type Info struct {
+	Mode    string
+	Holders []Holder
+	Left    time.Duration // rest of the TTL; negative: no end
+}
+
+// A Holder is one owner of a lock.
+type Holder struct {
+	Owner string
+	Holds int
+}
+
+// Env is what the locks of one session share.
+type Env struct {
+	Client   rueidis.Client
+	Hub      *pubsub.Hub
+	Session  string // the session's id
+	Receipts bool
+	Timeout  time.Duration
+}
+
+// Settings are the options of a handle in the form in which scripts want them.
+type Settings struct {
+	Lease          string // milliseconds
+	Take           string // milliseconds: the TTL at the acquire
+	Fencing        bool
+	Retention      string // milliseconds, or -1
+	Replicas       int
+	ReplicaTimeout time.Duration
+	Renewer        lease.Renewer
+}

@@ -1,0 +1,47 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/fault"
+)
+
+// MaxName is the length in bytes of the longest name, prefix and id included.
+const MaxName = 512
+
+// CheckName reports why name cannot be a lock's, as ErrName. Names whose derived
+// keys could lie in another slot than the name itself are refused in every mode:
+// a lock that works only until somebody moves to a cluster is a trap.
+func CheckName(name string) error {
+	open, shut := strings.IndexByte(name, '{'), strings.IndexByte(name, '}')
+	why := ""
+	switch {
+	case name == "":
+		why = "it is empty"
+	case len(name) > MaxName:
+		return fmt.Errorf("%w: %q… has %d bytes, the limit is %d", fault.ErrName, name[:32], len(name), MaxName)
+	case open < 0 && shut < 0:
+		return nil
+	case open < 0:
+		why = "it has a } without a {"
+	case shut < 0:
+		why = "it has a { without a }"
+	case shut < open:
+		why = "it has a } before its first {"
+	case shut == open+1:
+		why = "its hash tag {} is empty"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %q: %s", fault.ErrName, name, why)
+}
+
+// Prefixed is the key or channel named prefix that belongs to name, in the same
+// slot.
+func Prefixed(prefix, name string) string {
+	if strings.IndexByte(name, '{') >= 0 {
+		return prefix + ":" + name
+	}
+	return prefix + ":{" + name + "}"
+}

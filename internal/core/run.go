@@ -1,0 +1,206 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/lease"
+	"github.com/holdfast-go/holdfast/pubsub"
+	"github.com/holdfast-go/holdfast/scripts"
+)
+
+// Verdict reads the reply 1, 0 or -1 of a script that acts for an owner.
+func Verdict(r rueidis.RedisResult) (lease.Verdict, error) {
+	n, err := r.AsInt64()
+	if err != nil {
+		return verdictOf(Fail(err))
+	}
+	return verdict(n), nil
+}
+
+func verdict(n int64) lease.Verdict {
+	switch n {
+	case 1:
+		return lease.Mine
+	case 0:
+		return lease.Gone
+	default:
+		return lease.Other
+	}
+}
+
+// verdictOf turns the news that the key holds other data into a verdict: then
+// the owner does not have it.
+func verdictOf(err error) (lease.Verdict, error) {
+	if isWrongType(err) {
+		return lease.Other, nil
+	}
+	return lease.Gone, err
+}
+
+// Millis is d in whole milliseconds, rounded up, as scripts want it.
+func Millis(d time.Duration) string {
+	return fmt.Sprint(int64((d + time.Millisecond - 1) / time.Millisecond))
+}
+
+// Acknowledged runs take on a connection of its own and has WAIT follow on that
+// same connection if the lock was granted: sent over another one, WAIT would
+// always look acknowledged. With too few acknowledgements it calls undo and
+// returns a failure.
+func (e *Env) Acknowledged(ctx context.Context, s *Settings, take func(rueidis.CoreClient) (lease.Grant, error), undo func() error) (grant lease.Grant, err error) {
+	acks := int64(0)
+	err = e.Client.Dedicated(func(c rueidis.DedicatedClient) error {
+		var err error
+		if grant, err = take(c); err != nil || !grant.Taken {
+			return err
+		}
+		acks, err = c.Do(ctx, c.B().Wait().Numreplicas(int64(s.Replicas)).Timeout(s.ReplicaTimeout.Milliseconds()).Build()).AsInt64()
+		return err
+	})
+	if err != nil {
+		if !grant.Taken {
+			return grant, Fail(err)
+		}
+		acks = 0
+	}
+	if !grant.Taken || acks >= int64(s.Replicas) {
+		return grant, nil
+	}
+	class := fault.NotExecuted
+	if undo() != nil {
+		class = fault.Unknown
+	}
+	few := fmt.Errorf("acknowledged by %d of %d replicas within %v", acks, s.Replicas, s.ReplicaTimeout)
+	if err != nil {
+		few = fmt.Errorf("%w: %w", few, err)
+	}
+	return lease.Grant{}, &fault.Failure{Class: class, Err: few}
+}
+
+// PublishWith is the word by which release scripts know the family to send with.
+func (e *Env) PublishWith(ctx context.Context) string {
+	switch e.Hub.Publisher(ctx) {
+	case pubsub.Sharded:
+		return "SPUBLISH"
+	case pubsub.Both:
+		return "BOTH"
+	default:
+		return "PUBLISH"
+	}
+}
+
+// Subscribe listens to channel.
+func (e *Env) Subscribe(channel string, notify func(lease.Signal)) (stop func()) {
+	return e.Hub.Subscribe(channel, func(s pubsub.Signal) { notify(signal(s)) })
+}
+
+// Join listens to channel if that costs no command.
+func (e *Env) Join(channel func() string, notify func(lease.Signal)) (stop func(), ok bool) {
+	if e.Hub.Len() == 0 { // the usual case, and on everyone's way to a free lock
+		return nil, false
+	}
+	return e.Hub.Join(channel(), func(s pubsub.Signal) { notify(signal(s)) })
+}
+
+func signal(s pubsub.Signal) lease.Signal {
+	if s == pubsub.Message {
+		return lease.Message
+	}
+	return lease.Look
+}
+
+// LongestSleep bounds a wait: a sharded channel may move to another node without
+// a word.
+func (e *Env) LongestSleep() time.Duration {
+	if e.Hub.Sharded() {
+		return 5 * time.Second
+	}
+	return 0
+}
+
+// A Renewer renews locks with a script that takes all keys, then all owners, then
+// all leases, and returns a verdict for each.
+type Renewer struct {
+	env     *Env
+	script  *scripts.Script
+	cluster bool
+}
+
+// NewRenewer returns a renewer that uses script.
+func NewRenewer(env *Env, script *scripts.Script) *Renewer {
+	return &Renewer{env: env, script: script, cluster: env.Client.Mode() == rueidis.ClientModeCluster}
+}
+
+// Renew sends one script for all locks; in a cluster, where they lie in different
+// slots, one for each, in one pipeline to each node.
+func (r *Renewer) Renew(ctx context.Context, locks []lease.Renewal) []lease.Outcome {
+	out := make([]lease.Outcome, len(locks))
+	if !r.cluster {
+		r.batch(ctx, locks, out)
+		return out
+	}
+	calls := make([]scripts.Call, len(locks))
+	for i := range locks {
+		calls[i] = call(locks[i : i+1])
+	}
+	for i, result := range r.script.ExecMulti(ctx, r.env.Client, calls) {
+		read(result, out[i:i+1])
+	}
+	return out
+}
+
+// batch renews locks by one script. A batch that is refused as a whole, for one
+// key that the user may not touch or behind a proxy of a cluster, is split, down
+// to single keys: a bad key must not cost its neighbours their leases.
+func (r *Renewer) batch(ctx context.Context, locks []lease.Renewal, out []lease.Outcome) {
+	c := call(locks)
+	err := read(r.script.Exec(ctx, r.env.Client, c.Keys, c.Args), out)
+	if err == nil || len(locks) == 1 || !refused(err) || ctx.Err() != nil {
+		return
+	}
+	half := len(locks) / 2
+	r.batch(ctx, locks[:half], out[:half])
+	r.batch(ctx, locks[half:], out[half:])
+}
+
+func call(locks []lease.Renewal) scripts.Call {
+	n := len(locks)
+	words := make([]string, 3*n)
+	keys, owners, leases := words[:n:n], words[n:2*n], words[2*n:]
+	for i, l := range locks {
+		keys[i], owners[i], leases[i] = l.Key, l.Owner, Millis(l.Lease)
+	}
+	return scripts.Call{Keys: keys, Args: words[n:]}
+}
+
+// read puts the verdicts of one script into out; if it failed as a whole that
+// error is everyone's, and returned.
+func read(result rueidis.RedisResult, out []lease.Outcome) error {
+	verdicts, err := result.ToArray()
+	if err == nil && len(verdicts) != len(out) {
+		err = fmt.Errorf("%d verdicts for %d locks", len(verdicts), len(out))
+	}
+	if err != nil {
+		failure := Fail(err)
+		for i := range out {
+			out[i].Verdict, out[i].Err = verdictOf(failure)
+		}
+		return failure
+	}
+	for i := range verdicts {
+		if n, err := verdicts[i].AsInt64(); err == nil && verdicts[i].IsInt64() {
+			out[i].Verdict = verdict(n)
+			continue
+		}
+		text, err := verdicts[i].ToString()
+		if err != nil {
+			text = err.Error()
+		}
+		out[i].Verdict, out[i].Err = verdictOf(failReply(text, fmt.Errorf("%s", text)))
+	}
+	return nil
+}

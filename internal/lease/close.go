@@ -1,0 +1,105 @@
+package lease
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/fault"
+)
+
+// Close refuses new and waiting calls, waits until every hold is unlocked or ctx
+// ends, then ends the remaining holds and releases them, within Timeout even if
+// ctx is over. It returns ctx's error if holds remained. Only the first call does
+// anything; later ones return nil.
+func (k *Keeper) Close(ctx context.Context) error {
+	k.mu.Lock()
+	if k.closing {
+		k.mu.Unlock()
+		return nil
+	}
+	k.closing = true
+	for _, q := range k.queues {
+		for q.first != nil {
+			w := q.first
+			k.refuse(w, fault.ErrClosed)
+			w.signal()
+		}
+	}
+	k.mu.Unlock()
+
+	err := k.idle(ctx, func() bool { return k.held == 0 && k.running == 0 })
+	if err != nil {
+		k.endAll()
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.config.Timeout)
+	defer cancel()
+	_ = k.idle(last, func() bool { return k.running == 0 })
+	k.lastSweep()
+	_ = k.idle(last, func() bool { return k.running == 0 })
+
+	k.mu.Lock()
+	k.closed = true
+	k.dead = condemned{}
+	if k.alarm != nil {
+		k.alarm.Stop()
+	}
+	k.mu.Unlock()
+	return err
+}
+
+// idle waits until ok, which is called under the mutex, or ctx ends.
+func (k *Keeper) idle(ctx context.Context, ok func() bool) error {
+	for {
+		k.mu.Lock()
+		if ok() {
+			k.mu.Unlock()
+			return nil
+		}
+		if k.changed == nil {
+			k.changed = make(chan struct{})
+		}
+		changed := k.changed
+		k.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// endAll ends every hold and then releases it: a lock that is released under
+// running work would have two owners.
+func (k *Keeper) endAll() {
+	k.mu.Lock()
+	var ended []*Hold
+	for len(k.heap) > 0 {
+		ended = append(ended, k.lose(k.heap[0].hold, fault.Closed, nil))
+	}
+	k.mu.Unlock()
+	k.tellLost(ended)
+	for _, h := range ended {
+		var keep time.Duration
+		if minimum := h.tenure.terms.MinHold; minimum > 0 {
+			keep = max(0, h.tenure.took+minimum-k.clock.Now())
+		}
+		k.spawn(func() { _ = k.letGo(h, context.Background(), keep) })
+	}
+}
+
+// lastSweep looks for all condemned owners once more.
+func (k *Keeper) lastSweep() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.clock.Now()
+	for i := range k.dead.steps {
+		for j := range k.dead.steps[i] {
+			if c := &k.dead.steps[i][j]; c.keep <= now {
+				c.due = now
+			} else {
+				c.due = now + time.Hour // its lock ends by itself
+			}
+		}
+	}
+	k.sweep(now)
+}

@@ -1,0 +1,91 @@
+package lease
+
+import (
+	"context"
+	"time"
+)
+
+// A Store asks for one lock: Redis in production, a fake in tests. It is called
+// outside every mutex, from many goroutines, and bounds nothing itself: ctx has
+// the deadline. Errors are [fault.Failure] values.
+type Store interface {
+	// Take asks once for a root hold under owner, which it may have asked for
+	// before: if owner has the lock, the answer is as the first would have been.
+	// block is how many tokens are wanted.
+	Take(ctx context.Context, owner string, block int) (Grant, error)
+
+	// Count sets the number of holds of owner.
+	Count(ctx context.Context, owner string, holds int) (Verdict, error)
+
+	// Release gives the lock back, and leaves it taken for keep, if positive.
+	// Mine means that it is free now, or was freed by an earlier copy.
+	Release(ctx context.Context, owner string, keep time.Duration) (Verdict, error)
+
+	// Renewer renews locks of this kind, many at once. Stores whose Renewer is
+	// equal are renewed together.
+	Renewer() Renewer
+
+	// Renewal says what the renewer is to do for owner.
+	Renewal(owner string, lease time.Duration) Renewal
+
+	// Subscribe has notify called when the lock may have become free, and first
+	// when it is certain that no later release will be missed. It does not wait.
+	Subscribe(notify func(Signal)) (stop func())
+
+	// Join subscribes only if that is certain already and costs nothing.
+	Join(notify func(Signal)) (stop func(), ok bool)
+
+	// LongestSleep bounds how long a waiter may sleep although the holder keeps
+	// the lock, where messages can get lost unnoticed; 0 is no bound.
+	LongestSleep() time.Duration
+}
+
+// A Renewer renews leases.
+type Renewer interface {
+	// Renew gives every lock a lease at least as long as asked for, counted from
+	// now, if its owner has it. It returns one outcome for each, in order.
+	Renew(ctx context.Context, locks []Renewal) []Outcome
+}
+
+// A Renewal is one lock to renew.
+type Renewal struct {
+	Key   string
+	Owner string
+	Lease time.Duration
+}
+
+// An Outcome is what became of one Renewal. Verdict counts if Err is nil.
+type Outcome struct {
+	Verdict Verdict
+	Err     error
+}
+
+// A Grant is the answer to Take.
+type Grant struct {
+	Taken bool
+	Token uint64 // the first of Block tokens; 0 without fencing
+	Block int
+	Left  time.Duration // not taken: how long the holder may still keep it; negative: no end
+}
+
+// A Verdict says whose lock it is.
+type Verdict uint8
+
+const (
+	// Mine: the owner has it.
+	Mine Verdict = iota
+	// Gone: nobody has it.
+	Gone
+	// Other: somebody else has it.
+	Other
+)
+
+// A Signal says why a waiter is to look.
+type Signal uint8
+
+const (
+	// Message: a release was announced.
+	Message Signal = iota
+	// Look: announcements may have been missed.
+	Look
+)

@@ -1,0 +1,457 @@
+package lease
+
+import (
+	"container/heap"
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/fault"
+)
+
+const (
+	// maxSenders bounds the renewals of one kind that are under way at once.
+	maxSenders = 8
+
+	// restlessness bounds the sleep of the alarm while anything is held: its timer
+	// stands still while the machine sleeps, so this is how late after a resume a
+	// lease that ran out meanwhile may be noticed. Valid notices at once.
+	restlessness = time.Second
+)
+
+// A lane renews the tenures of one renewer, in batches.
+type lane struct {
+	renewer Renewer
+	tenures int       // that may come to be on due
+	members int       // those of them that want renewal
+	due     []*Tenure // in the order in which they became due; released ones are still in it
+	waiting int       // those of due that are not released
+	sending int       // members in batches under way
+	senders int       // batches under way
+	rush    bool      // one of due has failed before, or is suspect
+	nextAt  time.Duration
+	wakeAt  time.Duration // when to look at due again; 0: not before it changes
+}
+
+// laneOf returns the lane of a renewer. The mutex is held.
+func (k *Keeper) laneOf(r Renewer) *lane {
+	l := k.lanes[r]
+	if l == nil {
+		l = &lane{renewer: r}
+		k.lanes[r] = l
+	}
+	return l
+}
+
+// granted makes the tenure that the store has granted to w, and its first hold.
+// The mutex is held.
+func (k *Keeper) granted(w *waiter, sent, now time.Duration, g Grant) *Hold {
+	r := w.request
+	terms := &r.Terms
+	t := &Tenure{
+		owner: w.owner, store: r.Store, terms: terms, lane: k.laneOf(r.Store.Renewer()), queue: w.queue,
+		took: now, deadline: terms.deadline(sent, max(terms.Lease, terms.MinHold)),
+		token: g.Token, tokens: g.Block, tainted: w.tainted, index: -1,
+	}
+	// The first renewals are spread, or processes that start together would renew
+	// together for ever.
+	t.renewAt = sent + terms.period() - jitter(terms.period()/4)
+	if !terms.Fixed {
+		t.lane.members++
+	}
+	t.lane.tenures++
+	w.queue.tenure = t
+	return k.own(t, r, now)
+}
+
+// own gives t to its next local owner. The mutex is held.
+func (k *Keeper) own(t *Tenure, r *Request, now time.Duration) *Hold {
+	h := &Hold{keeper: k, request: r, tenure: t, owner: t.owner, granted: now, state: Held, holds: 1}
+	if t.tokens > 0 {
+		h.token = t.token
+		t.token++
+		t.tokens--
+	}
+	if k.config.StallAfter > 0 {
+		h.stallAt = now + k.config.StallAfter
+	}
+	t.hold = h
+	k.held++
+	k.schedule(t, now)
+	return h
+}
+
+// schedule puts t where the alarm will find it. The mutex is held.
+func (k *Keeper) schedule(t *Tenure, now time.Duration) {
+	t.wake = t.deadline
+	if !t.terms.Fixed && !t.due && !t.renewing {
+		t.wake = min(t.wake, t.renewAt)
+	}
+	h := t.hold
+	if t.terms.MaxHold > 0 {
+		t.wake = min(t.wake, h.granted+t.terms.MaxHold)
+	}
+	if h.ended && t.terms.Grace >= 0 {
+		t.wake = min(t.wake, h.endedAt+t.terms.Grace)
+	}
+	if h.stallAt > 0 {
+		t.wake = min(t.wake, h.stallAt)
+	}
+	if t.index < 0 {
+		heap.Push(&k.heap, t)
+	} else {
+		heap.Fix(&k.heap, t.index)
+	}
+	k.arm(t.wake, now)
+}
+
+// unschedule stops renewal and every timer of t. The mutex is held.
+func (k *Keeper) unschedule(t *Tenure) {
+	if t.index >= 0 {
+		heap.Remove(&k.heap, t.index)
+	}
+	if t.due {
+		t.due = false
+		t.lane.waiting--
+	}
+}
+
+// end stops t for good. The mutex is held.
+func (k *Keeper) end(t *Tenure) {
+	k.unschedule(t)
+	t.hold = nil
+	l := t.lane
+	if !t.terms.Fixed {
+		l.members--
+	}
+	if l.tenures--; l.tenures == 0 { // answers that are under way need no map
+		delete(k.lanes, l.renewer)
+	}
+}
+
+// arm has the alarm fire at the latest at at. The mutex is held.
+func (k *Keeper) arm(at, now time.Duration) {
+	at = min(at, now+restlessness)
+	if k.alarmAt != 0 && k.alarmAt <= at {
+		return
+	}
+	k.alarmAt = max(at, 1)
+	if d := max(0, at-now); k.alarm == nil {
+		k.alarm = time.AfterFunc(d, k.watch)
+	} else {
+		k.alarm.Reset(d)
+	}
+}
+
+// watch does what is due: it ends leases whose time is over, begins renewals,
+// and reports stalls. It is the only thing that a timer calls.
+func (k *Keeper) watch() {
+	type stalled struct {
+		request *Request
+		stall   Stall
+	}
+	var lost []*Hold
+	var stalls []stalled
+	k.mu.Lock()
+	k.alarmAt = 0
+	now := k.clock.Now()
+	for len(k.heap) > 0 && k.heap[0].wake <= now {
+		t := k.heap[0]
+		h, terms := t.hold, t.terms
+		switch {
+		case now >= t.deadline:
+			lost = append(lost, k.lose(h, fault.Expired, t.failure))
+			continue
+		case terms.MaxHold > 0 && now >= h.granted+terms.MaxHold:
+			lost = append(lost, k.lose(h, fault.MaxHold, nil))
+			continue
+		case h.ended && terms.Grace >= 0 && now >= h.endedAt+terms.Grace && h.callersEnded():
+			lost = append(lost, k.lose(h, fault.Abandoned, nil))
+			continue
+		}
+		if !terms.Fixed && !t.due && !t.renewing && now >= t.renewAt {
+			switch ended := h.callersEnded(); {
+			case ended && h.ended: // since an earlier renewal already
+				stalls = append(stalls, stalled{h.request, Stall{For: now - h.granted, Ended: true, Owner: h.owner}})
+			case ended:
+				h.ended, h.endedAt = true, now
+			default:
+				h.ended = false
+			}
+			k.becomeDue(t, now)
+		} else if h.ended && !h.callersEnded() { // somebody re-entered meanwhile
+			h.ended = false
+		}
+		if h.stallAt > 0 && now >= h.stallAt {
+			stalls = append(stalls, stalled{h.request, Stall{For: now - h.granted, Ended: h.callersEnded(), Owner: h.owner}})
+			h.stallAt = now + k.config.StallAfter
+		}
+		k.schedule(t, now)
+	}
+	k.send(now)
+	k.sweep(now)
+	k.rearm(now)
+	k.mu.Unlock()
+
+	k.tellLost(lost)
+	if k.config.Events.Stalled != nil {
+		for _, s := range stalls {
+			k.config.Events.Stalled(s.request, s.stall)
+		}
+	}
+}
+
+// rearm sets the alarm for whatever comes next. The mutex is held.
+func (k *Keeper) rearm(now time.Duration) {
+	if len(k.heap) > 0 {
+		k.arm(k.heap[0].wake, now)
+	}
+	for _, l := range k.lanes {
+		if l.wakeAt > 0 {
+			k.arm(l.wakeAt, now)
+		}
+	}
+	if at := k.dead.next(); at > 0 {
+		k.arm(at, now)
+	}
+}
+
+// becomeDue puts t on its lane. The mutex is held.
+func (k *Keeper) becomeDue(t *Tenure, now time.Duration) {
+	t.due, t.dueSince = true, now
+	t.lane.due = append(t.lane.due, t)
+	t.lane.waiting++
+	if t.failures > 0 || t.suspect {
+		t.lane.rush = true
+	}
+}
+
+// Suspect has the lock renewed at once if it is held here: somebody is known to
+// have removed it.
+func (k *Keeper) Suspect(id ID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if q := k.queues[id]; q != nil && q.tenure != nil {
+		k.suspect(q.tenure)
+	}
+}
+
+// suspect has t renewed at once, or asked about if its lease is fixed: a release
+// was announced that this process did not send. The mutex is held.
+func (k *Keeper) suspect(t *Tenure) {
+	if t.suspect || t.hold == nil {
+		return
+	}
+	t.suspect = true
+	if t.renewing { // it may have been answered before the release
+		t.recheck = true
+		return
+	}
+	now := k.clock.Now()
+	if !t.due {
+		k.becomeDue(t, now)
+		k.schedule(t, now)
+	}
+	t.lane.rush = true
+	k.send(now)
+	k.rearm(now)
+}
+
+// send begins the renewals that are due. The mutex is held.
+//
+// Locks wait for one another for an eighth of a period, so that batches fill;
+// once together they stay together. Batches keep a distance, so that ten thousand
+// locks that were taken in one burst are not renewed in one.
+func (k *Keeper) send(now time.Duration) {
+	for _, l := range k.lanes {
+		for l.wakeAt = 0; l.waiting > 0 && l.senders < maxSenders; {
+			for !l.due[0].due { // released meanwhile
+				l.due = l.due[1:]
+			}
+			period := l.due[0].terms.period()
+			if !l.rush {
+				full := l.waiting >= k.config.Batch || l.waiting >= l.members-l.sending
+				if late := l.due[0].dueSince + period/8; !full && now < late {
+					l.wakeAt = late
+					break
+				}
+				if now < l.nextAt {
+					l.wakeAt = l.nextAt
+					break
+				}
+			}
+			batches := max(1, (l.members+k.config.Batch-1)/k.config.Batch)
+			l.nextAt = now + period/time.Duration(2*batches)
+			k.sendBatch(l, now)
+		}
+		if l.waiting == 0 {
+			l.due, l.rush = nil, false
+		}
+	}
+}
+
+// sendBatch begins one renewal. The mutex is held.
+func (k *Keeper) sendBatch(l *lane, now time.Duration) {
+	var (
+		tenures []*Tenure
+		locks   []Renewal
+		rest    time.Duration = 1 << 62
+		taken   int
+	)
+	for _, t := range l.due {
+		if len(tenures) == k.config.Batch {
+			break
+		}
+		taken++
+		if !t.due {
+			continue
+		}
+		t.due, t.renewing = false, true
+		want := t.terms.Lease
+		if t.terms.Fixed {
+			want = time.Millisecond // only asks: a renewal never takes time away
+		}
+		tenures = append(tenures, t)
+		locks = append(locks, t.store.Renewal(t.owner, want))
+		rest = min(rest, t.deadline-now)
+		if !t.terms.Fixed {
+			l.sending++
+		}
+	}
+	l.due = l.due[taken:]
+	l.waiting -= len(tenures)
+	l.rush = false
+	for _, t := range l.due {
+		if t.due && (t.failures > 0 || t.suspect) {
+			l.rush = true
+			break
+		}
+	}
+	l.senders++
+	k.running++
+	// An answer that never comes must leave time for another try.
+	bound := min(k.config.Timeout, max(rest/3, 10*time.Millisecond), max(rest, time.Millisecond))
+	go k.renew(l, tenures, locks, bound)
+}
+
+// renew runs one renewal and draws the conclusions.
+func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.Duration) {
+	ctx := newCall(context.Background(), bound)
+	sent := k.clock.Now()
+	outcomes := l.renewer.Renew(ctx, locks)
+	ctx.stop()
+	now := k.clock.Now()
+
+	var lost []*Hold
+	var failure error
+	renewed := 0
+	k.mu.Lock()
+	l.senders--
+	for i, t := range tenures {
+		t.renewing = false
+		if !t.terms.Fixed {
+			l.sending--
+		}
+		o := outcomes[i]
+		if o.Err == nil && o.Verdict == Mine {
+			renewed++
+		} else if o.Err != nil && failure == nil {
+			failure = unwrap(o.Err)
+		}
+		h := t.hold
+		if h == nil || now >= t.deadline {
+			// Ended, or about to: the alarm does that, and the answer comes too late.
+			// A tenure that is just being handed over hears of it at the next renewal.
+			t.renewAt = now
+			if h != nil {
+				k.schedule(t, now)
+			}
+			continue
+		}
+		switch {
+		case o.Err != nil:
+			t.failures++
+			t.failure = unwrap(o.Err)
+			h.state = Unsure
+			t.renewAt = now + jitter(min(20*time.Millisecond<<min(t.failures, 8), 250*time.Millisecond, max((t.deadline-now)/4, time.Millisecond)))
+		case o.Verdict == Mine:
+			t.failures, t.failure, t.suspect = 0, nil, false
+			h.state = Held
+			if !t.terms.Fixed {
+				t.deadline = max(t.deadline, t.terms.deadline(sent, t.terms.Lease))
+			}
+			t.renewAt = sent + t.terms.period()
+		default:
+			reason := fault.Expired
+			if o.Verdict == Other {
+				reason = fault.Taken
+			}
+			if t.suspect {
+				reason = fault.Forced
+			}
+			lost = append(lost, k.lose(h, reason, nil))
+			continue
+		}
+		if t.recheck {
+			t.recheck, t.suspect = false, true
+			k.becomeDue(t, now)
+		}
+		k.schedule(t, now)
+	}
+	k.send(now)
+	k.rearm(now)
+	k.mu.Unlock()
+	if k.config.Events.Renewed != nil {
+		k.config.Events.Renewed(len(locks), renewed, now-sent, failure, l.renewer)
+	}
+	k.tellLost(lost)
+	k.finished()
+}
+
+// lose ends h as lost; tellLost has to follow outside the mutex, which is held
+// here.
+func (k *Keeper) lose(h *Hold, reason fault.Reason, err error) *Hold {
+	h.state = Lost
+	h.loss = &Loss{Reason: reason, At: time.Now(), Err: err}
+	h.loss.Cause = k.config.Events.Cause(h, h.loss)
+	k.end(h.tenure)
+	return h
+}
+
+// tellLost ends the contexts of lost holds, and only then lets others of this
+// process ask for the locks.
+func (k *Keeper) tellLost(lost []*Hold) {
+	for _, h := range lost {
+		k.mu.Lock()
+		var members []*Member
+		for m := h.members; m != nil; m = m.next {
+			members = append(members, m)
+		}
+		k.mu.Unlock()
+		for _, m := range members {
+			m.cancel(h.loss.Cause)
+		}
+		k.mu.Lock()
+		stop := k.vacate(h.tenure)
+		k.held--
+		k.fell()
+		k.mu.Unlock()
+		if stop != nil {
+			stop()
+		}
+		if k.config.Events.Lost != nil {
+			k.config.Events.Lost(h, h.loss)
+		}
+	}
+}
+
+// vacate takes t out of its queue, so that the head may ask. The mutex is held.
+func (k *Keeper) vacate(t *Tenure) (stop func()) {
+	q := t.queue
+	q.tenure = nil
+	q.lookAt, q.notBefore = 0, 0
+	if t.tainted {
+		k.condemn(t.store, t.owner, 0)
+	}
+	q.wakeHead()
+	return k.settleQueue(q)
+}

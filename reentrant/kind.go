@@ -1,0 +1,156 @@
+package reentrant
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/internal/core"
+	"github.com/holdfast-go/holdfast/internal/lease"
+	"github.com/holdfast-go/holdfast/scripts"
+)
+
+// receiptLife is how long a receipt is kept: longer than a release is sent again.
+const receiptLife = "60000"
+
+// kind is the reentrant lock kind.
+type kind struct{}
+
+var _ core.Kind = kind{}
+
+func (kind) Name() string    { return "reentrant" }
+func (kind) Uses() core.Uses { return core.UsesExclusive }
+
+func (kind) Renewer(env *core.Env) lease.Renewer {
+	return core.NewRenewer(env, scripts.ReentrantRenew)
+}
+
+func (kind) Open(env *core.Env, key string, s *core.Settings) core.Lock {
+	return &store{env: env, key: key, settings: s}
+}
+
+// store asks Redis for one lock.
+type store struct {
+	env      *core.Env
+	key      string
+	settings *core.Settings
+}
+
+func (s *store) channel() string { return core.Prefixed("redisson_lock__channel", s.key) }
+
+func (s *store) Take(ctx context.Context, owner string, block int) (lease.Grant, error) {
+	if s.settings.Replicas > 0 {
+		return s.env.Acknowledged(ctx, s.settings,
+			func(c rueidis.CoreClient) (lease.Grant, error) { return s.take(ctx, c, owner, block) },
+			func() error { _, err := s.Release(ctx, owner, 0); return err })
+	}
+	return s.take(ctx, s.env.Client, owner, block)
+}
+
+func (s *store) take(ctx context.Context, c rueidis.CoreClient, owner string, block int) (lease.Grant, error) {
+	if s.settings.Fencing {
+		return s.takeFenced(ctx, c, owner, block)
+	}
+	left, err := scripts.ReentrantAcquire.Exec(ctx, c, []string{s.key}, []string{owner, s.settings.Take}).AsInt64()
+	switch {
+	case err != nil:
+		return lease.Grant{}, core.Fail(err)
+	case left == -2:
+		return lease.Grant{Taken: true}, nil
+	default:
+		return lease.Grant{Left: time.Duration(left) * time.Millisecond}, nil
+	}
+}
+
+func (s *store) takeFenced(ctx context.Context, c rueidis.CoreClient, owner string, block int) (lease.Grant, error) {
+	reply, err := scripts.ReentrantAcquireFenced.Exec(ctx, c,
+		[]string{s.key, core.Prefixed("redisson_lock_token", s.key)},
+		[]string{owner, s.settings.Take, strconv.Itoa(block), s.settings.Retention}).ToMessage()
+	if err != nil {
+		return lease.Grant{}, core.Fail(err)
+	}
+	if left, err := reply.ToInt64(); err == nil {
+		return lease.Grant{Left: time.Duration(left) * time.Millisecond}, nil
+	}
+	pair, err := reply.ToArray()
+	if err != nil {
+		return lease.Grant{}, core.Fail(err)
+	}
+	token, err := pair[0].AsUint64()
+	if err != nil {
+		return lease.Grant{}, core.Fail(err)
+	}
+	n, err := pair[1].AsInt64()
+	if err != nil {
+		return lease.Grant{}, core.Fail(err)
+	}
+	return lease.Grant{Taken: true, Token: token, Block: int(n)}, nil
+}
+
+func (s *store) Count(ctx context.Context, owner string, holds int) (lease.Verdict, error) {
+	return core.Verdict(scripts.ReentrantCount.Exec(ctx, s.env.Client,
+		[]string{s.key}, []string{owner, strconv.Itoa(holds), s.settings.Lease}))
+}
+
+func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (lease.Verdict, error) {
+	publish, stay := s.env.PublishWith(ctx), "0"
+	if keep > 0 {
+		stay = core.Millis(keep)
+	}
+	if !s.env.Receipts {
+		return core.Verdict(scripts.ReentrantRelease.Exec(ctx, s.env.Client,
+			[]string{s.key}, []string{owner, s.channel(), publish, stay}))
+	}
+	return core.Verdict(scripts.ReentrantReleaseReceipt.Exec(ctx, s.env.Client,
+		[]string{s.key, core.Prefixed("redisson_unlock_latch", s.key) + ":" + s.env.Session},
+		[]string{owner, s.channel(), publish, stay, owner[strings.LastIndexByte(owner, ':')+1:], receiptLife}))
+}
+
+func (s *store) Renewer() lease.Renewer { return s.settings.Renewer }
+
+func (s *store) Renewal(owner string, d time.Duration) lease.Renewal {
+	return lease.Renewal{Key: s.key, Owner: owner, Lease: d}
+}
+
+func (s *store) Subscribe(notify func(lease.Signal)) (stop func()) {
+	return s.env.Subscribe(s.channel(), notify)
+}
+
+func (s *store) Join(notify func(lease.Signal)) (stop func(), ok bool) {
+	return s.env.Join(s.channel, notify)
+}
+
+func (s *store) LongestSleep() time.Duration { return s.env.LongestSleep() }
+
+func (s *store) Info(ctx context.Context) (core.Info, error) {
+	reply, err := scripts.ReentrantInfo.Exec(ctx, s.env.Client, []string{s.key}, nil).ToArray()
+	if err != nil {
+		return core.Info{}, core.Fail(err)
+	}
+	info := core.Info{Mode: "exclusive"}
+	left, err := reply[0].AsInt64()
+	if err != nil {
+		return core.Info{}, core.Fail(err)
+	}
+	if info.Left = time.Duration(left) * time.Millisecond; left == -2 {
+		return core.Info{Mode: "free"}, nil
+	}
+	for i := 1; i+1 < len(reply); i += 2 {
+		owner, err := reply[i].ToString()
+		if err != nil {
+			return core.Info{}, core.Fail(err)
+		}
+		holds, _ := reply[i+1].AsInt64() // other data in the hash counts 0 holds
+		info.Holders = append(info.Holders, core.Holder{Owner: owner, Holds: int(holds)})
+	}
+	return info, nil
+}
+
+func (s *store) Force(ctx context.Context) (bool, error) {
+	n, err := scripts.ReentrantForce.Exec(ctx, s.env.Client,
+		[]string{s.key}, []string{s.channel(), s.env.PublishWith(ctx)}).AsInt64()
+	return n == 1, core.Fail(err)
+}

@@ -1,0 +1,45 @@
+-- reentrant_release_receipt.lua: give back all holds of an owner, tell the
+-- waiters, and remember that it was done.
+--
+-- KEYS[1]  lock hash: field = owner, value = number of holds
+-- KEYS[2]  receipt of this session for this lock: the highest released sequence
+-- ARGV[1]  owner
+-- ARGV[2]  channel of release messages
+-- ARGV[3]  PUBLISH, SPUBLISH, or BOTH
+-- ARGV[4]  how long the lock is to stay taken, milliseconds; 0 not at all
+-- ARGV[5]  sequence of the owner within its session
+-- ARGV[6]  how long to remember, milliseconds
+--
+-- returns  1 released, now or by an earlier copy; 0 nobody has the lock; -1
+--          another owner has it
+-- twice    harmless: a repeat finds the receipt and answers as the first did
+-- source   Redisson's unlock latch; differs: one key for a session and a lock,
+--          not one for each release
+
+local keep = tonumber(ARGV[4])
+local mine
+if keep > 0 then
+  mine = redis.call('HEXISTS', KEYS[1], ARGV[1])
+  if mine == 1 and redis.call('PTTL', KEYS[1]) > keep then
+    redis.call('PEXPIRE', KEYS[1], keep)
+  end
+else
+  mine = redis.call('HDEL', KEYS[1], ARGV[1])
+end
+local last = tonumber(redis.call('GET', KEYS[2]) or 0)
+if mine == 0 then
+  if last >= tonumber(ARGV[5]) then
+    return 1
+  end
+  return -redis.call('EXISTS', KEYS[1])
+end
+if last < tonumber(ARGV[5]) then
+  redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[6])
+end
+if ARGV[3] ~= 'SPUBLISH' then
+  redis.call('PUBLISH', ARGV[2], '0')
+end
+if ARGV[3] ~= 'PUBLISH' then
+  redis.call('SPUBLISH', ARGV[2], '0')
+end
+return 1

@@ -1,0 +1,106 @@
+package scripts
+
+import (
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+
+	"github.com/redis/rueidis"
+)
+
+//go:embed lua
+var files embed.FS
+
+// The scripts. Keys, arguments and reply are in the header of lua/NAME.lua.
+var (
+	// ReentrantAcquire takes a lock for a new owner.
+	ReentrantAcquire = load("reentrant_acquire")
+	// ReentrantAcquireFenced takes a lock for a new owner and mints tokens.
+	ReentrantAcquireFenced = load("reentrant_acquire_fenced")
+	// ReentrantCount sets the number of holds of an owner.
+	ReentrantCount = load("reentrant_count")
+	// ReentrantRelease gives back all holds of an owner.
+	ReentrantRelease = load("reentrant_release")
+	// ReentrantReleaseReceipt does so and remembers that it was done.
+	ReentrantReleaseReceipt = load("reentrant_release_receipt")
+	// ReentrantRenew gives locks a fresh lease.
+	ReentrantRenew = load("reentrant_renew")
+	// ReentrantInfo reads who holds a lock.
+	ReentrantInfo = load("reentrant_info")
+	// ReentrantForce removes a lock, whoever has it.
+	ReentrantForce = load("reentrant_force")
+)
+
+// FenceGuard is the text that goes before a script that a fence guards; it is
+// not a script of its own. See lua/fence_guard.lua.
+var FenceGuard = read("fence_guard")
+
+// A Script is one script, known to the server by its SHA-1.
+type Script struct {
+	name, text, sha string
+}
+
+// New returns a script made of text; name is for people.
+func New(name, text string) *Script {
+	sum := sha1.Sum([]byte(text))
+	return &Script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+// Name is the script's name.
+func (s *Script) Name() string { return s.name }
+
+// Text is what the server runs.
+func (s *Script) Text() string { return s.text }
+
+// Exec runs the script once: by its SHA-1, and by its text if the server does
+// not know it, which then knows it. It is never sent again for any other reason;
+// that is for those who know what a repeat would do. ctx bounds the call.
+func (s *Script) Exec(ctx context.Context, c rueidis.CoreClient, keys, args []string) rueidis.RedisResult {
+	r := c.Do(ctx, s.command(c, keys, args))
+	if unknown(r) {
+		r = c.Do(ctx, c.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+	}
+	return r
+}
+
+// A Call is the keys and arguments of one run.
+type Call struct {
+	Keys, Args []string
+}
+
+// ExecMulti runs the script once for each call, all in one pipeline to each
+// node, and returns the results in order.
+func (s *Script) ExecMulti(ctx context.Context, c rueidis.CoreClient, calls []Call) []rueidis.RedisResult {
+	commands := make([]rueidis.Completed, len(calls))
+	for i, call := range calls {
+		commands[i] = s.command(c, call.Keys, call.Args)
+	}
+	results := append([]rueidis.RedisResult(nil), c.DoMulti(ctx, commands...)...)
+	for i, r := range results {
+		if unknown(r) { // the text once for each node, and the SHA-1 for the rest of its pipeline
+			results[i] = s.Exec(ctx, c, calls[i].Keys, calls[i].Args)
+		}
+	}
+	return results
+}
+
+func (s *Script) command(c rueidis.CoreClient, keys, args []string) rueidis.Completed {
+	return c.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+}
+
+func unknown(r rueidis.RedisResult) bool {
+	err, ok := rueidis.IsRedisErr(r.Error())
+	return ok && err.IsNoScript()
+}
+
+// load reads a script; it panics if there is none, which is a mistake of ours.
+func load(name string) *Script { return New(name, read(name)) }
+
+func read(name string) string {
+	text, err := files.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic("scripts: " + err.Error())
+	}
+	return string(text)
+}
