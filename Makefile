@@ -1,0 +1,67 @@
+# Every Go module of this repository by name: `go test ./...` at the root leaves the nested ones out.
+MODULES := . demo
+
+# The tools of `make check`, each version in this one place. They are installed in .tools and nowhere else.
+LINT_VERSION := v2.15.0
+LINT := $(CURDIR)/.tools/golangci-lint-$(LINT_VERSION)
+
+# More arguments for the program that a target runs: make test TESTFLAGS='-run=Unlock -v'; make demo ARGS=-h
+TESTFLAGS ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-valkey deps deps-valkey check fmt cover clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: ## see the locks at work; needs nothing but Go
+	@go -C demo run . $(ARGS)
+
+test: deps ## run all tests with the race detector, on a real server
+	@race=-race; if [ "$$(go env CGO_ENABLED)" != 1 ] || ! .ci/tools.sh has_cc; then race=; export CGO_ENABLED=0; \
+		echo 'make: no C compiler for cgo, so the race detector is off (Debian: apt-get install gcc libc6-dev)'; fi; \
+	failed=; for m in $(MODULES); do \
+		set -- go -C $$m test $$race -shuffle=on -count=1 $(TESTFLAGS) ./...; echo "$$*"; "$$@" || failed="$$failed $$m"; \
+	done; \
+	[ -z "$$failed" ] || { echo "make: tests failed in:$$failed"; exit 1; }
+
+test-valkey: deps-valkey ## run all tests on valkey-server
+	@HOLDFAST_SERVER=valkey-server $(MAKE) --no-print-directory test
+
+deps: ## install a server for the tests, unless there is one
+	@.ci/tools.sh server
+
+deps-valkey: ## install valkey-server, unless it is there
+	@.ci/tools.sh valkey
+
+check: $(LINT) ## run the linters, and see that code is formatted and go.mod tidy
+	@failed=; step() { echo "$$*"; "$$@" || failed="$$failed$$(printf '\n  %s' "$$*")"; }; \
+	format() { $(LINT) fmt --diff; }; \
+	lint() { (cd "$$1" && $(LINT) run --config $(CURDIR)/.golangci.yaml); }; \
+	step format; \
+	for m in $(MODULES); do \
+		step go -C $$m vet ./...; \
+		step lint $$m; \
+		step go -C $$m mod tidy -diff; \
+	done; \
+	for m in $$(find . -mindepth 2 -name go.mod -not -path '*/.*/*' -exec dirname {} +); do \
+		case ' $(MODULES) ' in *" $${m#./} "*) ;; *) failed="$$failed$$(printf '\n  %s is not in MODULES of the Makefile' "$${m#./}")";; esac; \
+	done; \
+	[ -z "$$failed" ] || { echo "make: failed:$$failed"; exit 1; }
+
+fmt: $(LINT) ## format all code
+	$(LINT) fmt
+
+cover: deps ## measure which code the root module's tests run
+	go test -count=1 -coverpkg=./... -coverprofile=coverage.out ./...
+	go tool cover -func=coverage.out | tail -n 1
+	@echo 'make: line by line: go tool cover -html=coverage.out'
+
+clean: ## remove what the other targets made
+	rm -rf .tools coverage.out
+
+$(LINT):
+	@echo 'make: building golangci-lint $(LINT_VERSION) in .tools, which takes minutes the first time'
+	@GOBIN=$(CURDIR)/.tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	@mv .tools/golangci-lint $@
