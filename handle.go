@@ -221,6 +221,9 @@ func (h *Handle) Info(ctx context.Context) (Info, error) {
 	if h.err != nil {
 		return Info{}, h.err
 	}
+	if err := ctx.Err(); err != nil {
+		return Info{}, h.wrap("info", errors.Join(ErrUnavailable, err))
+	}
 	bound, cancel := context.WithTimeout(ctx, h.session.options.Timeout)
 	defer cancel()
 	read, err := h.lock.Info(bound)
@@ -238,6 +241,9 @@ func (h *Handle) Info(ctx context.Context) (Info, error) {
 func (h *Handle) ForceUnlock(ctx context.Context) (bool, error) {
 	if h.err != nil {
 		return false, h.err
+	}
+	if err := ctx.Err(); err != nil {
+		return false, h.wrap("force unlock", errors.Join(ErrUnavailable, err))
 	}
 	bound, cancel := context.WithTimeout(ctx, h.session.options.Timeout)
 	defer cancel()

@@ -109,6 +109,8 @@ func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (
 		[]string{owner, s.channel(), publish, stay, owner[strings.LastIndexByte(owner, ':')+1:], receiptLife}))
 }
 
+func (s *store) Receipts() bool { return s.env.Receipts }
+
 func (s *store) Renewer() lease.Renewer { return s.settings.Renewer }
 
 func (s *store) Renewal(owner string, d time.Duration) lease.Renewal {

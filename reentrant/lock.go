@@ -95,10 +95,9 @@ func (l *Lock) Held(ctx context.Context) *holdfast.Lease { return l.handle.Held(
 func (l *Lock) Info(ctx context.Context) (holdfast.Info, error) { return l.handle.Info(ctx) }
 
 // ForceUnlock removes the lock, whoever holds it, wakes the waiters, and reports
-// whether there was one. The holder learns of it at its next renewal, or at once
-// if it is of this session or goroutines of its process wait for the lock; until
-// then two may believe that they hold it, so it is for operators. A fencing token
-// keeps rising.
+// whether there was one. A holder of this session learns of it at once, others
+// at their next renewal at the latest; until then two may believe that they hold
+// it, so it is for operators. Fencing tokens keep rising.
 //
 // Errors: [holdfast.ErrUnavailable], [holdfast.ErrUnknown],
 // [holdfast.ErrWrongType], [holdfast.ErrName].

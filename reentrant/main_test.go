@@ -60,4 +60,7 @@ func exampleSession() *holdfast.Session {
 
 // roles are what the test binary does when a test runs it again as another
 // process.
-var roles = map[string]func(){}
+var roles = map[string]func(){
+	"frozen": frozenHolder,
+	"killed": killedHolder,
+}

@@ -21,6 +21,10 @@ type Store interface {
 	// Mine means that it is free now, or was freed by an earlier copy.
 	Release(ctx context.Context, owner string, keep time.Duration) (Verdict, error)
 
+	// Receipts reports whether Release knows what earlier copies did. Otherwise a
+	// copy that finds nothing cannot tell whether an earlier one worked.
+	Receipts() bool
+
 	// Renewer renews locks of this kind, many at once. Stores whose Renewer is
 	// equal are renewed together.
 	Renewer() Renewer

@@ -158,7 +158,7 @@ func (k *Keeper) letGo(h *Hold, values context.Context, keep time.Duration) (err
 		}
 	}()
 	// Its lease was valid when this was first sent, so if a copy of which nothing
-	// was heard may have worked, finding nothing means that it did.
+	// was heard may have worked, finding nothing means that it did; receipts know.
 	resent := false
 	for failures := 0; ; failures++ {
 		ctx := newCall(values, k.config.Timeout)
@@ -177,7 +177,7 @@ func (k *Keeper) letGo(h *Hold, values context.Context, keep time.Duration) (err
 		case fault.ClassOf(err) == fault.Fatal:
 			return unwrap(err)
 		}
-		resent = resent || fault.ClassOf(err) == fault.Unknown
+		resent = resent || fault.ClassOf(err) == fault.Unknown && !t.store.Receipts()
 		pause := jitter(min(4*time.Millisecond<<min(failures, 10), longestBackoff))
 		if now+pause >= t.deadline { // the store lets go by itself
 			return errors.Join(fault.ErrUnknown, unwrap(err))
