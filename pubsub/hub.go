@@ -27,7 +27,8 @@ type Options struct {
 	// get a Look. Default 250ms. Each interval is up to a fifth shorter or longer.
 	Poll time.Duration
 	// Report is told of each subscription that failed and each connection that was
-	// lost. The hub holds no mutex then, but does not go on before it returns.
+	// lost. The hub holds no mutex then, but the connection's goroutine does not go
+	// on before it returns. It may call the hub, except Close.
 	Report func(error)
 }
 

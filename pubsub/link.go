@@ -21,8 +21,9 @@ const (
 	// recheck is how often to see whether the client still knows the node: one that
 	// left the cluster may keep the connection, silent for ever.
 	recheck = 5 * time.Second
-	// giveUp is after how many failures to connect to ask other nodes for the owner.
-	giveUp = 3
+	// giveUp is after how many failures to connect, in about a second, to ask other
+	// nodes for the owner.
+	giveUp = 8
 )
 
 // state is what the server was told of a leg on the present connection.
@@ -168,13 +169,13 @@ func (l *link) dial() (*conn, error) {
 func (l *link) pick() (client rueidis.Client, node string, err error) {
 	h := l.hub
 	nodes := h.client.Nodes()
-	addrs := slices.Sorted(maps.Keys(nodes))
 	if !h.cluster {
-		return h.client, strings.Join(addrs, ","), nil
+		return h.client, addresses(nodes), nil
 	}
 	node = l.key.addr
-	if l.key.family == Publish && len(addrs) > 0 {
+	if l.key.family == Publish && len(nodes) > 0 {
 		// Any node will do, and the next one if this one is down.
+		addrs := slices.Sorted(maps.Keys(nodes))
 		h.mu.Lock()
 		node = addrs[l.fails%len(addrs)]
 		h.mu.Unlock()
@@ -185,13 +186,8 @@ func (l *link) pick() (client rueidis.Client, node string, err error) {
 	return client, node, nil
 }
 
-// current reports whether the connection's node is still the one to use.
-func (l *link) current(c *conn) bool {
-	nodes := l.hub.client.Nodes()
-	if l.hub.cluster {
-		return nodes[c.node] != nil
-	}
-	return strings.Join(slices.Sorted(maps.Keys(nodes)), ",") == c.node
+func addresses(nodes map[string]rueidis.Client) string {
+	return strings.Join(slices.Sorted(maps.Keys(nodes)), ",")
 }
 
 // serve runs commands on c. It returns nil when the link is not needed any more,
@@ -208,6 +204,9 @@ func (l *link) serve(c *conn) error {
 		}
 		if err == nil && len(w.join)+len(w.leave) == 0 {
 			err = l.rest(c, w.rest)
+		}
+		if err == nil {
+			err = l.check(c)
 		}
 		if err != nil {
 			return err
@@ -282,13 +281,20 @@ func (l *link) rest(c *conn, d time.Duration) error {
 		return l.hub.ctx.Err()
 	case <-t.C:
 	}
-	if now := time.Now(); now.Sub(c.checked) >= recheck {
-		c.checked = now
-		if !l.current(c) {
-			return fmt.Errorf("%s is not in use any more", c.node)
-		}
-	}
 	return nil
+}
+
+// check makes sure from time to time that the node is still the one to use.
+func (l *link) check(c *conn) error {
+	if time.Since(c.checked) < recheck {
+		return nil
+	}
+	c.checked = time.Now()
+	nodes := l.hub.client.Nodes()
+	if l.hub.cluster && nodes[c.node] != nil || !l.hub.cluster && addresses(nodes) == c.node {
+		return nil
+	}
+	return fmt.Errorf("%s is not in use any more", c.node)
 }
 
 // subscribe sends SUBSCRIBE for the legs and waits for the confirmations. Those
@@ -499,6 +505,8 @@ func (l *link) lost(c *conn, err error) {
 		g.awaited = false
 		l.vacate(g)
 	}
+	// Nobody takes from it during an outage, in which many channels come and go.
+	l.todo = slices.DeleteFunc(l.todo, func(g *leg) bool { _, ok := l.legs[g]; return !ok })
 	if c == nil && l.sharded() && l.fails >= giveUp {
 		l.abandon()
 	}

@@ -50,8 +50,9 @@ func frozenHolder() {
 	if err := fence.Set(ctx, client, os.Getenv("NAME")+"-guarded", lease.Token(), "before"); err != nil {
 		panic(err)
 	}
-	redistest.Say("token %d", lease.Token())
-	for last, now := time.Now(), time.Now(); now.Sub(last) < 500*time.Millisecond; last, now = now, time.Now() {
+	last := time.Now()
+	redistest.Say("token %d", lease.Token()) // it may be stopped from here on
+	for now := last; now.Sub(last) < 500*time.Millisecond; last, now = now, time.Now() {
 		time.Sleep(100 * time.Microsecond) // a jump of the clock is a pause of this process
 	}
 	valid, before := lease.Valid(), renewed.Load()

@@ -202,7 +202,7 @@ func TestExtendTellsWhatCameOfIt(t *testing.T) {
 			w.plan(only("renew", func(_ cmd, p *plan) { p.stubborn, p.after = true, 3*time.Second }))
 		}, fault.ErrLost, fault.Expired},
 		"at the deadline": {func(w *world, l *held) {
-			w.plan(only("renew", func(_ cmd, p *plan) { p.stubborn, p.after = true, l.remaining() - p.before }))
+			w.plan(only("renew", func(_ cmd, p *plan) { p.stubborn, p.after = true, l.remaining()-p.before }))
 		}, fault.ErrLost, fault.Expired},
 		"released meanwhile": {func(w *world, l *held) {
 			w.plan(only("renew", func(_ cmd, p *plan) { p.after = 100 * ms }))
