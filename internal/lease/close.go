@@ -79,11 +79,11 @@ func (k *Keeper) endAll() {
 	k.mu.Unlock()
 	k.tellLost(ended)
 	for _, h := range ended {
-		var keep time.Duration
+		p := &parting{hold: h, values: context.Background()}
 		if minimum := h.tenure.terms.MinHold; minimum > 0 {
-			keep = max(0, h.tenure.took+minimum-k.clock.Now())
+			p.keep = max(0, h.tenure.took+minimum-k.clock.Now())
 		}
-		k.spawn(func() { _ = k.letGo(h, context.Background(), keep) })
+		k.spawn(func() { _ = k.letGo(p, 0) })
 	}
 }
 

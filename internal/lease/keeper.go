@@ -350,6 +350,15 @@ func (k *Keeper) wait(w *waiter) error {
 		if step.subscribe {
 			k.subscribed(w.queue, w.request.Store.Subscribe(k.notify(w.queue)))
 		}
+		if step.block > 0 {
+			if w.ctx.Done() == nil && end == nil {
+				// Nothing can call this caller away before the answer, so it can ask
+				// itself and spare a goroutine.
+				k.try(w, step.block)
+				continue
+			}
+			go k.try(w, step.block)
+		}
 		var naps <-chan time.Time
 		if step.nap > 0 {
 			if nap == nil {
@@ -375,6 +384,7 @@ type step struct {
 	done      bool
 	stop      func() // a subscription to end
 	subscribe bool
+	block     int // ask, for so many tokens
 	nap       time.Duration
 	retried   error
 	stalled   *Stall
@@ -416,12 +426,13 @@ func (k *Keeper) step(w *waiter) (s step) {
 		}
 		return s
 	}
-	k.ask(w)
+	s.block = k.ask(w)
 	return s
 }
 
-// ask begins an attempt for w. The mutex is held.
-func (k *Keeper) ask(w *waiter) {
+// ask begins an attempt for w, which try has to make; it returns the number of
+// tokens to ask for. The mutex is held.
+func (k *Keeper) ask(w *waiter) (block int) {
 	q := w.queue
 	q.attempt, q.woken = w, false
 	w.attempts++
@@ -429,12 +440,12 @@ func (k *Keeper) ask(w *waiter) {
 		k.sequence++
 		w.owner = k.config.OwnerName + strconv.FormatUint(k.sequence, 10)
 	}
-	block := 1
+	block = 1
 	if terms := &w.request.Terms; terms.Fencing && terms.Handoff > 0 {
 		block = 1 + min(q.length-1, terms.Handoff)
 	}
 	k.running++
-	go k.try(w, block)
+	return block
 }
 
 // try is one attempt. It is never abandoned: if the caller leaves meanwhile, a

@@ -90,7 +90,6 @@ func (k *Keeper) release(h *Hold, values context.Context, m *Member) error {
 	}
 	q.wakeHead()
 	stop := k.settleQueue(q)
-	out := &parting{done: make(chan struct{})}
 	k.running++
 	k.fell()
 	k.mu.Unlock()
@@ -100,34 +99,56 @@ func (k *Keeper) release(h *Hold, values context.Context, m *Member) error {
 	if values == nil {
 		values = context.Background()
 	}
-	var keep time.Duration
+	p := &parting{hold: h, values: values}
 	if minimum := t.terms.MinHold; minimum > 0 {
-		keep = max(0, t.took+minimum-now)
+		p.keep = max(0, t.took+minimum-now)
 	}
-	go func() {
-		out.err = k.letGo(h, values, keep)
-		close(out.done)
-		k.finished()
-	}()
-	select { // without a timer if the answer is quick
-	case <-out.done:
-		return out.err
-	default:
-	}
-	timer := k.newTimer(min(k.config.Timeout, max(t.deadline-now, 0)))
-	defer k.freeTimer(timer)
-	select {
-	case <-out.done:
-		return out.err
-	case <-timer.C:
-		return errors.Join(fault.ErrUnknown, errNoAnswer)
-	}
+	return k.part(p, t.deadline-now)
 }
 
-// A parting is a release under way.
+// A parting is a release under way. Only the goroutine that runs it touches it.
 type parting struct {
-	done chan struct{}
-	err  error
+	hold     *Hold
+	values   context.Context
+	keep     time.Duration
+	failures int
+	resent   bool // a copy of which nothing was heard may have worked
+}
+
+// part releases in the store and waits for the answer for the session's timeout
+// or the rest of the lease; after that the release goes on by itself.
+func (k *Keeper) part(p *parting, rest time.Duration) error {
+	bound := min(k.config.Timeout, max(rest, 0))
+	if bound >= time.Second {
+		// The first copy needs no goroutine: nearly always it is the only one. Its
+		// bound may cost the client a connection, so it has to be a generous one.
+		began := k.clock.Now()
+		over, pause, err := k.tryPart(p, bound)
+		if over {
+			k.finished()
+			return err
+		}
+		bound -= k.clock.Now() - began
+		return k.partLater(p, pause, bound, err)
+	}
+	return k.partLater(p, 0, bound, errNoAnswer)
+}
+
+// partLater has the release go on after pause, and waits for it for bound.
+func (k *Keeper) partLater(p *parting, pause, bound time.Duration, err error) error {
+	answer := make(chan error, 1)
+	go func() {
+		answer <- k.letGo(p, pause)
+		k.finished()
+	}()
+	timer := k.newTimer(max(bound, 0))
+	defer k.freeTimer(timer)
+	select {
+	case err := <-answer:
+		return err
+	case <-timer.C:
+		return errors.Join(fault.ErrUnknown, err)
+	}
 }
 
 // heir is the local waiter that t may be handed over to, nil if there is none.
@@ -148,42 +169,55 @@ func (k *Keeper) heir(t *Tenure, now time.Duration) *waiter {
 
 // letGo releases in the store, and goes on until the answer is known or the
 // lease is over.
-func (k *Keeper) letGo(h *Hold, values context.Context, keep time.Duration) (err error) {
-	t := h.tenure
-	defer func() {
-		if t.tainted {
-			k.mu.Lock()
-			k.condemn(t.store, t.owner, keep)
-			k.mu.Unlock()
+func (k *Keeper) letGo(p *parting, pause time.Duration) error {
+	for {
+		if pause > 0 {
+			k.pause(pause)
 		}
-	}()
-	// Its lease was valid when this was first sent, so if a copy of which nothing
-	// was heard may have worked, finding nothing means that it did; receipts know.
-	resent := false
-	for failures := 0; ; failures++ {
-		ctx := newCall(values, k.config.Timeout)
-		sent := k.clock.Now()
-		verdict, err := t.store.Release(ctx, t.owner, keep)
-		ctx.stop()
-		now := k.clock.Now()
-		switch {
-		case err == nil && (verdict == Mine || resent):
-			k.mu.Lock()
-			k.sawTrip(now - sent)
-			k.mu.Unlock()
-			return nil
-		case err == nil:
-			return k.foundLost(h, verdict)
-		case fault.ClassOf(err) == fault.Fatal:
-			return unwrap(err)
+		var over bool
+		var err error
+		if over, pause, err = k.tryPart(p, k.config.Timeout); over {
+			return err
 		}
-		resent = resent || fault.ClassOf(err) == fault.Unknown && !t.store.Receipts()
-		pause := jitter(min(4*time.Millisecond<<min(failures, 10), longestBackoff))
-		if now+pause >= t.deadline { // the store lets go by itself
-			return errors.Join(fault.ErrUnknown, unwrap(err))
-		}
-		k.pause(pause)
 	}
+}
+
+// tryPart sends one release. If it is not over, the next is to follow after
+// pause.
+func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time.Duration, err error) {
+	t := p.hold.tenure
+	ctx := newCall(p.values, bound)
+	sent := k.clock.Now()
+	verdict, err := t.store.Release(ctx, t.owner, p.keep)
+	ctx.stop()
+	now := k.clock.Now()
+	switch {
+	// The lease was valid when the first copy was sent. So if a copy of which nothing
+	// was heard may have worked, finding nothing means that it did; receipts know.
+	case err == nil && (verdict == Mine || p.resent):
+		k.mu.Lock()
+		k.sawTrip(now - sent)
+		k.mu.Unlock()
+		over = true
+	case err == nil:
+		over, err = true, k.foundLost(p.hold, verdict)
+	case fault.ClassOf(err) == fault.Fatal:
+		over, err = true, unwrap(err)
+	default:
+		p.resent = p.resent || fault.ClassOf(err) == fault.Unknown && !t.store.Receipts()
+		pause = jitter(min(4*time.Millisecond<<min(p.failures, 10), longestBackoff))
+		p.failures++
+		err = unwrap(err)
+		if now+pause >= t.deadline { // the store lets go by itself
+			over, err = true, errors.Join(fault.ErrUnknown, err)
+		}
+	}
+	if over && t.tainted {
+		k.mu.Lock()
+		k.condemn(t.store, t.owner, p.keep)
+		k.mu.Unlock()
+	}
+	return over, pause, err
 }
 
 // foundLost is the end of a hold of which the store says, at its release, that
