@@ -450,35 +450,19 @@ func names(batch []*leg) string {
 
 // unsubscribe sends UNSUBSCRIBE for the legs.
 func (l *link) unsubscribe(c *conn, legs []*leg) error {
-	if len(legs) == 0 {
-		return nil
-	}
 	h := l.hub
-	if busy, err := c.busy(h.ctx); err != nil {
-		return err
-	} else if busy {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for _, g := range legs {
-			g.notYet = time.Now().Add(retryRefused)
-			l.confirm(g)
-		}
-		return nil
-	}
 	for queue := batches(legs); len(queue) > 0; {
+		if busy, err := c.busy(h.ctx); err != nil {
+			return err
+		} else if busy {
+			l.stay(queue)
+			return nil
+		}
 		round := queue[:min(len(queue), maxCommands)]
 		queue = queue[len(round):]
 		results, err := c.do(h.ctx, l.commands(c, round, false)...)
 		if err != nil {
 			return err
-		}
-		for i, result := range results {
-			// A node that lost the slot has ended the subscription already. After any
-			// other refusal what the server still sends is ignored, unless it is
-			// wanted again.
-			if err = result.Error(); err != nil && !hasPrefix(err, "MOVED") {
-				h.report(fmt.Errorf("pubsub: unsubscribe from %s: %w", names(round[i]), err))
-			}
 		}
 		h.mu.Lock()
 		for _, batch := range round {
@@ -489,8 +473,29 @@ func (l *link) unsubscribe(c *conn, legs []*leg) error {
 			}
 		}
 		h.mu.Unlock()
+		for i, result := range results {
+			// A node that lost the slot has ended the subscription already. After any
+			// other refusal what the server still sends is ignored, unless it is
+			// wanted again.
+			if err = result.Error(); err != nil && !hasPrefix(err, "MOVED") {
+				h.report(fmt.Errorf("pubsub: unsubscribe from %s: %w", names(round[i]), err))
+			}
+		}
 	}
 	return nil
+}
+
+// stay takes back the leaving of legs for a while.
+func (l *link) stay(batches [][]*leg) {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	retryAt := time.Now().Add(jitter(retryRefused))
+	for _, batch := range batches {
+		for _, g := range batch {
+			g.notYet = retryAt
+			l.confirm(g) // with a Look, for it may be wanted again
+		}
+	}
 }
 
 // lost starts over after the connection was lost, or could not be made if c is

@@ -268,6 +268,27 @@ func TestSubscribeWhileLeaving(t *testing.T) {
 	})
 }
 
+// The last subscriber leaves while the SUBSCRIBE is under way.
+func TestLeaveBeforeConfirmation(t *testing.T) {
+	protocols(t, func(t *testing.T, proto func(*rueidis.ClientOption)) {
+		s := redistest.Run(t)
+		p := redistest.NewProxy(t, s.Addr())
+		h := newHub(t, s.Client(t, proto, via(p)), pubsub.Options{Poll: noPoll, Linger: -1})
+		keep, e := newEar(), newEar()
+		h.Subscribe("keep", keep.notify)
+		keep.untilLooks(t, 1)
+		hold := p.HoldReply("SUBSCRIBE c")
+		stop := h.Subscribe("c", e.notify)
+		<-hold.Held()
+		stop()
+		time.Sleep(5 * time.Millisecond) // for the end of lingering to come first
+		hold.Release()
+		redistest.Eventually(t, patience, "unsubscribed", func() bool { return h.Len() == 1 && len(s.Channels(t)) == 1 })
+		looks, _ := e.counts()
+		require.Zero(t, looks)
+	})
+}
+
 // Subscribing and stopping races with lost connections; in the end everybody who
 // is still there must hear.
 func TestStress(t *testing.T) {
@@ -438,10 +459,9 @@ func TestSlowNotifyDoesNotDelayScripts(t *testing.T) {
 }
 
 func TestIdleHubHasNothing(t *testing.T) {
-	protocols(t, func(t *testing.T, proto func(*rueidis.ClientOption)) {
-		s := redistest.Run(t)
-		c := s.Client(t, proto)
-		h := newHub(t, c, pubsub.Options{Poll: noPoll, Linger: 10 * time.Millisecond})
+	s := redistest.Run(t)
+	for _, proto := range []func(*rueidis.ClientOption){resp2, resp3} {
+		h := newHub(t, s.Client(t, proto), pubsub.Options{Poll: noPoll, Linger: 10 * time.Millisecond})
 		for range 3 {
 			e := newEar()
 			stop := h.Subscribe("c", e.notify)
@@ -452,7 +472,7 @@ func TestIdleHubHasNothing(t *testing.T) {
 			})
 			require.Zero(t, h.Len())
 		}
-	})
+	}
 }
 
 // goroutines reports whether one runs a function whose name contains text.
@@ -516,6 +536,27 @@ func TestBackOff(t *testing.T) {
 		n := len(log.all())
 		require.Positive(t, n)
 		require.Less(t, n, 20)
+		p.Pass()
+		redistest.Eventually(t, patience, "subscribed", func() bool { return len(s.Channels(t)) == 1 })
+	})
+}
+
+func TestLostConnectionIsPolled(t *testing.T) {
+	protocols(t, func(t *testing.T, proto func(*rueidis.ClientOption)) {
+		s := redistest.Run(t)
+		p := redistest.NewProxy(t, s.Addr())
+		h := newHub(t, s.Client(t, proto, via(p)), pubsub.Options{Poll: 20 * time.Millisecond})
+		e := newEar()
+		h.Subscribe("c", e.notify)
+		redistest.Eventually(t, patience, "confirmed", func() bool {
+			stop, ok := h.Join("c", func(pubsub.Signal) {})
+			stop()
+			return ok
+		})
+		time.Sleep(100 * time.Millisecond) // polling has ended
+		before, _ := e.counts()
+		p.Refuse()
+		e.untilLooks(t, before+10)
 		p.Pass()
 		redistest.Eventually(t, patience, "subscribed", func() bool { return len(s.Channels(t)) == 1 })
 	})

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/internal/redistest"
+)
+
+const (
+	// buyersRole is the role of a process that sells.
+	buyersRole = "buyers"
+	// planVariable is the environment variable that brings it the plan.
+	planVariable = "HOLDFAST_DEMO_PLAN"
+	// slowness is how long the slow purchases take: longer than the lease.
+	slowness = 3 * lease / 2
+)
+
+// A plan is what the processes of one sale are told.
+type plan struct {
+	URL                              string
+	Keys                             keys
+	Mode                             int // index in modes
+	Units, Processes, Buyers, Number int // Number is the process' own
+	Limit                            time.Duration
+}
+
+// Takings are what a process reports at the end of a sale.
+type takings struct {
+	Waits   []int64 // microseconds from the wish to buy to the start of the purchase
+	Refused int     // late writes that the fence refused
+	Took    time.Duration
+}
+
+// buyers is the program of a process that sells. It talks with the parent by
+// lines: "open" and "shut" are about the door, "pause" makes the next purchase say
+// "inside" and wait for "go". The end of its input means that the parent is gone.
+func buyers() int {
+	signal.Ignore(os.Interrupt) // Ctrl-C reaches all processes, and the parent decides
+	var p plan
+	err := json.Unmarshal([]byte(os.Getenv(planVariable)), &p)
+	if err == nil {
+		err = p.attend()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// attend takes part in the sale.
+func (p *plan) attend() error {
+	client, err := connect(p.URL)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	guard, err := modes[p.Mode].open(client, p.Keys)
+	if err != nil {
+		return err
+	}
+	defer guard.close()
+
+	shop := &shop{plan: p, client: client, guard: guard, resume: make(chan struct{}, 1)}
+	shop.door.Lock()
+	go func() {
+		for line := range redistest.Listen() {
+			switch line {
+			case "open":
+				shop.door.Unlock()
+			case "shut":
+				shop.door.Lock()
+			case "pause":
+				shop.pause.Store(true)
+			case "go":
+				shop.resume <- struct{}{}
+			}
+		}
+		os.Exit(1)
+	}()
+	redistest.Say("ready")
+	got, err := shop.sell()
+	if err != nil {
+		return err
+	}
+	report, err := json.Marshal(got)
+	redistest.Say("takings %s", report)
+	return err
+}
+
+// A shop is what the buyers of one process share.
+type shop struct {
+	plan   *plan
+	client rueidis.Client
+	guard  guard
+	door   sync.RWMutex // every purchase begins by walking through; locked is shut
+	pause  atomic.Bool
+	resume chan struct{}
+}
+
+// enter waits until the door is open.
+func (s *shop) enter() {
+	s.door.RLock()
+	defer s.door.RUnlock()
+}
+
+// sell lets all buyers buy until nothing is left or time is up.
+func (s *shop) sell() (takings, error) {
+	s.enter()
+	ctx, cancel := context.WithTimeout(context.Background(), s.plan.Limit)
+	defer cancel()
+	began := time.Now()
+	var wg sync.WaitGroup
+	all := make([]buyer, s.plan.Buyers)
+	failed := make([]error, s.plan.Buyers)
+	for i := range all {
+		all[i] = buyer{shop: s, number: i}
+		wg.Go(func() {
+			if failed[i] = all[i].shopping(ctx); failed[i] != nil {
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	got := takings{Took: time.Since(began)}
+	for i := range all {
+		got.Waits = append(got.Waits, all[i].waits...)
+		got.Refused += all[i].refused
+	}
+	return got, errors.Join(failed...)
+}
+
+var errSoldOut = errors.New("sold out")
+
+// A buyer buys one unit after the other.
+type buyer struct {
+	shop    *shop
+	number  int
+	tries   int
+	waits   []int64
+	refused int
+}
+
+// shopping buys until nothing is left or ctx ends.
+func (b *buyer) shopping(ctx context.Context) error {
+	for {
+		b.shop.enter()
+		err := b.buy(ctx)
+		switch {
+		case err == nil:
+		case errors.Is(err, errSoldOut):
+			return nil
+		case errors.Is(err, fence.ErrStaleToken):
+			b.refused++ // nothing was written: buy again
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, holdfast.ErrLost): // before anything was written: buy again
+		default:
+			return err
+		}
+	}
+}
+
+// buy buys one unit: the same code whatever the guard.
+func (b *buyer) buy(ctx context.Context) error {
+	began := time.Now()
+	return b.shop.guard.buy(ctx, func(held context.Context, write write) error {
+		b.waits = append(b.waits, time.Since(began).Microseconds())
+		b.tries++
+		client, keys := b.shop.client, b.shop.plan.Keys
+		unit, err := client.Do(held, client.B().Get().Key(keys.Stock).Build()).AsInt64()
+		switch {
+		case held.Err() != nil:
+			return context.Cause(held)
+		case err != nil:
+			return err
+		case unit <= 0:
+			return errSoldOut
+		}
+		if b.number == 0 && b.tries == 3*(1+b.shop.plan.Number%4) {
+			select { // the bank takes its time: once in each process, and not in all at once
+			case <-time.After(slowness):
+			case <-held.Done():
+				return context.Cause(held)
+			}
+		}
+		if b.shop.pause.CompareAndSwap(true, false) {
+			redistest.Say("inside")
+			<-b.shop.resume // by then this process was suspended and went on
+		}
+		// Not with held, which would stop a write before it is sent once the loss of
+		// the lock is known. A process can stand still between any check and the next
+		// step, and then only the fence is left: this is that case, on purpose.
+		return write(ctx, []string{keys.Stock, keys.Orders}, []string{
+			strconv.FormatInt(unit-1, 10),
+			fmt.Sprintf("order-%d-%d-%d", b.shop.plan.Number, b.number, b.tries),
+			strconv.FormatInt(unit, 10),
+		})
+	})
+}
