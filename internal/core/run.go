@@ -78,7 +78,7 @@ func (e *Env) Acknowledged(ctx context.Context, s *Settings, take func(rueidis.C
 	if err != nil {
 		few = fmt.Errorf("%w: %w", few, err)
 	}
-	return lease.Grant{}, &fault.Failure{Class: class, Err: few}
+	return lease.Grant{}, &fault.Failure{Class: class, Spent: true, Err: few}
 }
 
 // PublishWith is the word by which release scripts know the family to send with.

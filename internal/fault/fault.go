@@ -50,6 +50,9 @@ const (
 // Failure is an error of the store with what is known of the command.
 type Failure struct {
 	Class Class
+	// Spent: the owner that asked was granted the lock and is being released, so
+	// it must not ask again.
+	Spent bool
 	Err   error
 }
 
@@ -67,4 +70,10 @@ func ClassOf(err error) Class {
 		return f.Class
 	}
 	return Unknown
+}
+
+// Spent reports whether err is a Failure that leaves its owner spent.
+func Spent(err error) bool {
+	var f *Failure
+	return errors.As(err, &f) && f.Spent
 }

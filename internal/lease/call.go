@@ -25,6 +25,9 @@ type call struct {
 // newCall returns a context with the values of values that ends after within.
 // Stop it when the command has returned.
 func newCall(values context.Context, within time.Duration) *call {
+	if values.Done() != nil {
+		values = context.WithoutCancel(values) // or contexts made from this one would end with it
+	}
 	return &call{Context: values, deadline: time.Now().Add(within)}
 }
 
@@ -45,11 +48,11 @@ func (c *call) Done() <-chan struct{} {
 }
 
 func (c *call) Err() error {
+	if !time.Now().Before(c.deadline) {
+		c.end(context.DeadlineExceeded) // the timer may be late, or nobody asked for it
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err == nil && !time.Now().Before(c.deadline) {
-		return context.DeadlineExceeded
-	}
 	return c.err
 }
 

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
 )
@@ -27,24 +26,25 @@ func (k *Keeper) Close(ctx context.Context) error {
 	}
 	k.mu.Unlock()
 
-	err := k.idle(ctx, func() bool { return k.held == 0 && k.running == 0 })
-	if err != nil {
-		k.endAll()
-	}
+	// Sweeps go on for minutes, and nobody has a right to what they look for.
+	_ = k.idle(ctx, func() bool { return k.held == 0 && k.running == k.dead.now })
+	remained := k.endAll()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.config.Timeout)
 	defer cancel()
-	_ = k.idle(last, func() bool { return k.running == 0 })
-	k.lastSweep()
-	_ = k.idle(last, func() bool { return k.running == 0 })
+	_ = k.idle(last, func() bool { return k.held == 0 && k.running == k.dead.now })
+	k.lastSweep(last)
 
 	k.mu.Lock()
 	k.closed = true
-	k.dead = condemned{}
+	k.dead.waiting = nil
 	if k.alarm != nil {
 		k.alarm.Stop()
 	}
 	k.mu.Unlock()
-	return err
+	if remained {
+		return ctx.Err()
+	}
+	return nil
 }
 
 // idle waits until ok, which is called under the mutex, or ctx ends.
@@ -68,9 +68,9 @@ func (k *Keeper) idle(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// endAll ends every hold and then releases it: a lock that is released under
-// running work would have two owners.
-func (k *Keeper) endAll() {
+// endAll ends every hold and then releases it, and reports whether there were
+// any: a lock that is released under running work would have two owners.
+func (k *Keeper) endAll() bool {
 	k.mu.Lock()
 	var ended []*Hold
 	for len(k.heap) > 0 {
@@ -85,21 +85,25 @@ func (k *Keeper) endAll() {
 		}
 		k.spawn(func() { _ = k.letGo(p, 0) })
 	}
+	return len(ended) > 0
 }
 
-// lastSweep looks for all condemned owners once more.
-func (k *Keeper) lastSweep() {
+// lastSweep looks for all condemned owners once more, until ctx ends.
+func (k *Keeper) lastSweep(ctx context.Context) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.clock.Now()
-	for i := range k.dead.steps {
-		for j := range k.dead.steps[i] {
-			if c := &k.dead.steps[i][j]; c.keep <= now {
-				c.due = now
-			} else {
-				c.due = now + time.Hour // its lock ends by itself
-			}
+	rest := k.dead.waiting
+	k.dead.waiting = nil
+	k.mu.Unlock()
+	for len(rest) > 0 && ctx.Err() == nil {
+		n := min(len(rest), maxSweeps)
+		k.mu.Lock()
+		for _, c := range rest[:n] {
+			k.dead.now++
+			k.running++
+			go k.sweepOne(c)
 		}
+		k.mu.Unlock()
+		rest = rest[n:]
+		_ = k.idle(ctx, func() bool { return k.dead.now == 0 })
 	}
-	k.sweep(now)
 }

@@ -1,8 +1,11 @@
 package lease
 
 import (
+	"container/heap"
 	"context"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/fault"
 )
 
 // sweeps are when the owner of an attempt of unknown outcome is looked for after
@@ -10,79 +13,62 @@ import (
 // may arrive as long as TCP repeats it.
 var sweeps = [...]time.Duration{0, 250 * time.Millisecond, time.Second, 4 * time.Second, 15 * time.Second, 40 * time.Second, 60 * time.Second}
 
+const (
+	// maxSweeps bounds the sweeps that are under way at once.
+	maxSweeps = 64
+
+	// sweepAgain is the pause after a sweep that got no answer.
+	sweepAgain = time.Second
+
+	// longestSweep bounds how long an owner is looked for while nobody answers;
+	// after that its lock ends with its lease.
+	longestSweep = 10 * time.Minute
+)
+
 // A condemnedOwner has no right to any lock, and may yet get one.
 type condemnedOwner struct {
 	store Store
 	owner string
-	keep  time.Duration // until when its lock is to stay taken (a minimum hold)
+	since time.Duration
 	due   time.Duration
 	step  int
 }
 
-// condemned are the condemned owners by the sweep that is next for them. All of
-// one step wait equally long, so each list is in the order in which they are due.
+// condemned are the condemned owners, the first to be swept first.
 type condemned struct {
-	steps [len(sweeps)][]condemnedOwner
-	now   int // being swept at this moment
+	waiting sweepHeap
+	now     int // being swept at this moment
 }
 
-func (c *condemned) len() int {
-	n := c.now
-	for i := range c.steps {
-		n += len(c.steps[i])
-	}
-	return n
-}
+func (c *condemned) len() int { return len(c.waiting) + c.now }
 
 // next is when to begin the next sweep, 0 for never.
-func (c *condemned) next() (at time.Duration) {
-	if c.now >= maxSweeps { // whichever of them ends begins the next
+func (c *condemned) next() time.Duration {
+	if len(c.waiting) == 0 || c.now >= maxSweeps { // whichever of them ends begins the next
 		return 0
 	}
-	for i := range c.steps {
-		if s := c.steps[i]; len(s) > 0 && (at == 0 || s[0].due < at) {
-			at = s[0].due
-		}
-	}
-	return at
+	return max(c.waiting[0].due, 1)
 }
 
-// condemn has owner released as long as late copies of its acquire may arrive,
-// but not before keep has passed. The mutex is held.
-func (k *Keeper) condemn(s Store, owner string, keep time.Duration) {
-	now := k.clock.Now()
-	c := condemnedOwner{store: s, owner: owner, due: now, keep: now + keep}
-	if keep > 0 {
-		// Until then the lock is to stay taken, so the first sweeps are left out. A
-		// late copy cannot take what is taken.
-		c.step = len(sweeps) - 1
-		c.due = now + keep + sweeps[c.step]
+// condemn has owner released from at on as long as late copies of its acquire may
+// arrive. The mutex is held.
+func (k *Keeper) condemn(s Store, owner string, at time.Duration) {
+	if k.closed {
+		return
 	}
-	k.dead.steps[c.step] = append(k.dead.steps[c.step], c)
-	k.arm(c.due, now)
+	heap.Push(&k.dead.waiting, condemnedOwner{store: s, owner: owner, since: at, due: at})
+	k.arm(at, k.clock.Now())
 }
 
 // sweep begins what is due of the sweeps. The mutex is held.
 func (k *Keeper) sweep(now time.Duration) {
-	for i := range k.dead.steps {
-		s := k.dead.steps[i]
-		n := 0
-		for n < len(s) && s[n].due <= now && k.dead.now < maxSweeps {
-			c := s[n]
-			n++
-			k.dead.now++
-			k.running++
-			go k.sweepOne(c)
-		}
-		if s = s[n:]; len(s) == 0 {
-			s = nil
-		}
-		k.dead.steps[i] = s
+	for len(k.dead.waiting) > 0 && k.dead.waiting[0].due <= now && k.dead.now < maxSweeps {
+		c := heap.Pop(&k.dead.waiting).(condemnedOwner)
+		k.dead.now++
+		k.running++
+		go k.sweepOne(c)
 	}
 }
-
-// maxSweeps bounds the sweeps that are under way at once.
-const maxSweeps = 64
 
 func (k *Keeper) sweepOne(c condemnedOwner) {
 	ctx := newCall(context.Background(), k.config.Timeout)
@@ -91,19 +77,38 @@ func (k *Keeper) sweepOne(c condemnedOwner) {
 	now := k.clock.Now()
 	k.mu.Lock()
 	k.dead.now--
-	if err == nil {
-		c.step++
-	}
-	if c.step < len(sweeps) && !k.closed {
-		wait := sweeps[c.step]
-		if err != nil {
-			wait = max(wait, time.Second)
+	wait := sweepAgain
+	if err == nil || fault.ClassOf(err) == fault.Fatal {
+		if c.step++; c.step < len(sweeps) {
+			wait = sweeps[c.step]
 		}
-		c.due = now + wait
-		k.dead.steps[c.step] = append(k.dead.steps[c.step], c)
 	}
-	k.sweep(now)
-	k.rearm(now)
+	if c.due = now + wait; c.step < len(sweeps) && now-c.since < longestSweep && !k.closed {
+		heap.Push(&k.dead.waiting, c)
+	}
+	if !k.closing { // Close decides what is swept a last time
+		k.sweep(now)
+		k.rearm(now)
+	}
 	k.mu.Unlock()
 	k.finished()
+}
+
+// A sweepHeap has the owner that is due first first.
+type sweepHeap []condemnedOwner
+
+func (h sweepHeap) Len() int           { return len(h) }
+func (h sweepHeap) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h sweepHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push is for package heap.
+func (h *sweepHeap) Push(x any) { *h = append(*h, x.(condemnedOwner)) }
+
+// Pop is for package heap.
+func (h *sweepHeap) Pop() any {
+	last := len(*h) - 1
+	c := (*h)[last]
+	(*h)[last] = condemnedOwner{}
+	*h = (*h)[:last]
+	return c
 }

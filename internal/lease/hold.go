@@ -49,7 +49,7 @@ type Tenure struct {
 	terms *Terms
 	lane  *lane
 	queue *queue
-	hold  *Hold // nil while the tenure ends or is being handed over
+	hold  *Hold // nil once the tenure has ended
 
 	took     time.Duration // when the store granted it
 	deadline time.Duration

@@ -91,7 +91,7 @@ type Keeper struct {
 	waiting  int
 	held     int
 	heap     tenureHeap
-	lanes    map[Renewer]*lane
+	lanes    map[laneID]*lane
 	alarm    *time.Timer
 	alarmAt  time.Duration // when alarm fires; 0: not set
 	trip     time.Duration // smoothed round trip
@@ -104,7 +104,7 @@ type Keeper struct {
 
 // NewKeeper returns a keeper that has nothing and does nothing.
 func NewKeeper(c Config) *Keeper {
-	return &Keeper{config: c, clock: c.Clock, queues: map[ID]*queue{}, lanes: map[Renewer]*lane{}}
+	return &Keeper{config: c, clock: c.Clock, queues: map[ID]*queue{}, lanes: map[laneID]*lane{}}
 }
 
 // Stats returns momentary counts.
@@ -475,12 +475,11 @@ func (k *Keeper) try(w *waiter, block int) {
 		}
 		k.answerOnce(q, fault.ErrNotAcquired)
 	case err == nil && grant.Taken:
-		// The answer took longer than the lease: nobody may act on it, and the
-		// next attempt is another owner's.
-		k.condemn(w.request.Store, w.owner, 0)
-		w.owner, w.tainted = "", false
+		// The answer took longer than the lease: nobody may act on it.
+		w.tainted = true
 		k.attemptFailed(w, now, &fault.Failure{
 			Class: fault.NotExecuted,
+			Spent: true,
 			Err:   fmt.Errorf("the grant came after %v, later than its lease of %v", now-sent, terms.Lease),
 		})
 	case err == nil:
@@ -489,7 +488,6 @@ func (k *Keeper) try(w *waiter, block int) {
 		q.lookAt = now + k.sleepFor(w.request.Store, grant.Left)
 		k.answerOnce(q, fault.ErrNotAcquired)
 	default:
-		w.tainted = w.tainted || fault.ClassOf(err) == fault.Unknown
 		k.attemptFailed(w, now, err)
 	}
 	if w.left && surplus == nil {
@@ -503,7 +501,7 @@ func (k *Keeper) try(w *waiter, block int) {
 		stop()
 	}
 	if surplus != nil {
-		_ = k.release(surplus, nil, nil)
+		k.surplus(surplus)
 	}
 	k.finished()
 }
@@ -526,10 +524,18 @@ func (k *Keeper) sleepFor(s Store, left time.Duration) time.Duration {
 func (k *Keeper) attemptFailed(w *waiter, now time.Duration, err error) {
 	q := w.queue
 	q.word, q.err, q.wins = failed, err, 0
+	class := fault.ClassOf(err)
+	w.tainted = w.tainted || class == fault.Unknown || class == fault.Fatal && !errors.Is(err, fault.ErrWrongType)
+	if fault.Spent(err) {
+		// The owner is released, or about to be, and a late release would take the
+		// lock from it again: the next attempt is another owner's.
+		k.condemn(w.request.Store, w.owner, now)
+		w.owner, w.tainted = "", false
+	}
 	pause := jitter(min(longestBackoff, 4*time.Millisecond<<min(q.failures, 10)))
 	q.failures++
 	q.lookAt, q.notBefore = now+pause, now+pause
-	if fault.ClassOf(err) == fault.Fatal {
+	if class == fault.Fatal {
 		if !w.left {
 			k.refuse(w, unwrap(err))
 		}
@@ -564,7 +570,7 @@ func (k *Keeper) refuse(w *waiter, err error) {
 // The mutex is held.
 func (k *Keeper) giveUp(w *waiter) {
 	if w.tainted && w.queue.attempt != w {
-		k.condemn(w.request.Store, w.owner, 0)
+		k.condemn(w.request.Store, w.owner, k.clock.Now())
 		w.tainted = false
 	}
 }
@@ -589,8 +595,8 @@ func (k *Keeper) leave(w *waiter, ctxEnded bool) error {
 		k.giveUp(w)
 	}
 	said, why := q.word, q.err
-	if q.tenure != nil {
-		said = taken
+	if q.tenure != nil || said == silence && q.attempt == nil {
+		said = taken // by this process, which has it or had it a moment ago
 	}
 	q.wakeHead()
 	stop := k.settleQueue(q)
@@ -599,7 +605,7 @@ func (k *Keeper) leave(w *waiter, ctxEnded bool) error {
 		stop()
 	}
 	if surplus != nil {
-		k.spawn(func() { _ = k.release(surplus, nil, nil) })
+		k.spawn(func() { k.surplus(surplus) })
 	}
 	if !ctxEnded {
 		switch said {

@@ -18,21 +18,31 @@ func (h *Hold) Enter(ctx context.Context, wait time.Duration) (holds int, err er
 	if ctx.Err() != nil {
 		return 0, ended(ctx, silence, nil)
 	}
-	turn, ok := h.takeTurn(ctx)
-	if !ok {
-		return 0, ended(ctx, silence, nil)
-	}
-	n := &entry{done: make(chan struct{})}
-	k.spawn(func() {
-		h.enter(ctx, n)
-		<-turn
-	})
 	var end <-chan time.Time
 	if wait > 0 {
 		timer := k.newTimer(wait)
 		defer k.freeTimer(timer)
 		end = timer.C
 	}
+	left := func() error {
+		if ctx.Err() != nil {
+			return ended(ctx, silence, nil)
+		}
+		return errors.Join(fault.ErrUnavailable, errNoAnswer)
+	}
+	turn := h.turnstile()
+	select {
+	case turn <- struct{}{}:
+	case <-ctx.Done():
+		return 0, left()
+	case <-end:
+		return 0, left()
+	}
+	n := &entry{done: make(chan struct{})}
+	k.spawn(func() {
+		h.enter(ctx, n)
+		<-turn
+	})
 	select {
 	case <-n.done:
 		return n.holds, n.err
@@ -47,10 +57,7 @@ func (h *Hold) Enter(ctx context.Context, wait time.Duration) (holds int, err er
 	default:
 	}
 	n.left = true
-	if ctx.Err() != nil {
-		return 0, ended(ctx, silence, nil)
-	}
-	return 0, errors.Join(fault.ErrUnavailable, errNoAnswer)
+	return 0, left()
 }
 
 // An entry is one Enter under way; the keeper's mutex guards it until done.
@@ -105,6 +112,7 @@ func (h *Hold) enter(values context.Context, n *entry) {
 	}
 }
 
+// lossOf is why a hold is lost of which the store says v.
 func lossOf(v Verdict) fault.Reason {
 	if v == Other {
 		return fault.Taken
@@ -120,7 +128,8 @@ func (h *Hold) uncount(values context.Context) error {
 	rest := h.tenure.deadline - k.clock.Now()
 	k.mu.Unlock()
 	k.spawn(func() {
-		turn, _ := h.takeTurn(context.Background())
+		turn := h.turnstile()
+		turn <- struct{}{}
 		defer func() { <-turn }()
 		k.mu.Lock()
 		target := h.holds
@@ -156,21 +165,15 @@ func (h *Hold) uncount(values context.Context) error {
 	}
 }
 
-// takeTurn waits for the right to set the count; receive from turn to give it
-// back.
-func (h *Hold) takeTurn(ctx context.Context) (turn chan struct{}, ok bool) {
+// turnstile lets the scripts that set the count through one by one: send to it
+// before, receive from it after.
+func (h *Hold) turnstile() chan struct{} {
 	h.keeper.mu.Lock()
+	defer h.keeper.mu.Unlock()
 	if h.turn == nil {
 		h.turn = make(chan struct{}, 1)
 	}
-	turn = h.turn
-	h.keeper.mu.Unlock()
-	select {
-	case turn <- struct{}{}:
-		return turn, true
-	case <-ctx.Done():
-		return nil, false
-	}
+	return h.turn
 }
 
 // setCount sets the count in the store, and tries again after failures that pass

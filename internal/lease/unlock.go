@@ -30,43 +30,43 @@ func (h *Hold) Unlock(values context.Context, m *Member) (left int, err error) {
 		return 0, h.loss.Cause
 	}
 	m.released = true
+	k.mu.Unlock()
+
+	// The context ends while this lease still counts: nobody else can have the lock
+	// before, whichever of several leases turns out to be the last.
+	m.cancel(fault.ErrNotHeld)
+
+	k.mu.Lock()
+	if h.state == Lost { // in between
+		k.mu.Unlock()
+		return 0, h.loss.Cause
+	}
 	h.unlink(m)
 	h.holds--
-	left = h.holds
-	if left > 0 {
+	if left = h.holds; left > 0 {
 		k.mu.Unlock()
-		m.cancel(fault.ErrNotHeld)
 		return left, h.uncount(values)
 	}
-	k.mu.Unlock()
-	return 0, k.release(h, values, m)
+	return 0, k.giveBack(h, &parting{hold: h, values: values})
 }
 
-// release gives h back, whose last lease is m: to the next of this process, or
-// to the store. m is nil if nobody ever saw the hold.
-func (k *Keeper) release(h *Hold, values context.Context, m *Member) error {
-	t := h.tenure
+// surplus gives back a hold that nobody has seen, since its caller had left.
+func (k *Keeper) surplus(h *Hold) {
 	k.mu.Lock()
-	if h.state == Lost { // between the last look and now
+	if h.state == Lost {
 		k.mu.Unlock()
-		if m != nil {
-			m.cancel(h.loss.Cause)
-		}
-		return h.loss.Cause
+		return
 	}
+	_ = k.giveBack(h, &parting{hold: h, values: context.Background(), unseen: true})
+}
+
+// giveBack gives h, which has no lease left, to the next of this process or to
+// the store. It is called with the mutex held, and lets go of it.
+func (k *Keeper) giveBack(h *Hold, p *parting) error {
+	t, q := h.tenure, h.tenure.queue
+	now := k.clock.Now()
 	h.state = Released
 	k.unschedule(t)
-	t.hold = nil
-	k.mu.Unlock()
-
-	// The context ends before anybody else can have the lock.
-	if m != nil {
-		m.cancel(fault.ErrNotHeld)
-	}
-
-	now := k.clock.Now()
-	k.mu.Lock()
-	q := t.queue
 	k.held--
 	if heir := k.heir(t, now); heir != nil {
 		t.passes++
@@ -79,7 +79,7 @@ func (k *Keeper) release(h *Hold, values context.Context, m *Member) error {
 		return nil
 	}
 	k.end(t)
-	q.tenure = nil
+	q.tenure, q.word = nil, silence
 	q.echoes++
 	// The others go first: this process waits for its own message, or long enough
 	// for it to have come, and after a series of wins for a little longer.
@@ -96,11 +96,7 @@ func (k *Keeper) release(h *Hold, values context.Context, m *Member) error {
 	if stop != nil {
 		stop()
 	}
-	if values == nil {
-		values = context.Background()
-	}
-	p := &parting{hold: h, values: values}
-	if minimum := t.terms.MinHold; minimum > 0 {
+	if minimum := t.terms.MinHold; minimum > 0 && !p.unseen {
 		p.keep = max(0, t.took+minimum-now)
 	}
 	return k.part(p, t.deadline-now)
@@ -113,6 +109,7 @@ type parting struct {
 	keep     time.Duration
 	failures int
 	resent   bool // a copy of which nothing was heard may have worked
+	unseen   bool // no caller ever had the hold
 }
 
 // part releases in the store and waits for the answer for the session's timeout
@@ -200,7 +197,7 @@ func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time
 		k.mu.Unlock()
 		over = true
 	case err == nil:
-		over, err = true, k.foundLost(p.hold, verdict)
+		over, err = true, k.foundLost(p, verdict)
 	case fault.ClassOf(err) == fault.Fatal:
 		over, err = true, unwrap(err)
 	default:
@@ -208,13 +205,16 @@ func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time
 		pause = jitter(min(4*time.Millisecond<<min(p.failures, 10), longestBackoff))
 		p.failures++
 		err = unwrap(err)
-		if now+pause >= t.deadline { // the store lets go by itself
-			over, err = true, errors.Join(fault.ErrUnknown, err)
+		k.mu.Lock()
+		over = k.closed || now+pause >= t.deadline // in which case the store lets go by itself
+		k.mu.Unlock()
+		if over {
+			err = errors.Join(fault.ErrUnknown, err)
 		}
 	}
 	if over && t.tainted {
 		k.mu.Lock()
-		k.condemn(t.store, t.owner, p.keep)
+		k.condemn(t.store, t.owner, now)
 		k.mu.Unlock()
 	}
 	return over, pause, err
@@ -222,24 +222,21 @@ func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time
 
 // foundLost is the end of a hold of which the store says, at its release, that
 // it had been lost.
-func (k *Keeper) foundLost(h *Hold, v Verdict) error {
-	reason := fault.Expired
-	if v == Other {
-		reason = fault.Taken
-	}
+func (k *Keeper) foundLost(p *parting, v Verdict) error {
+	h := p.hold
 	k.mu.Lock()
 	if h.loss != nil { // Close ended it and was late
 		defer k.mu.Unlock()
 		return h.loss.Cause
 	}
 	h.state = Lost
-	h.loss = &Loss{Reason: reason, At: time.Now()}
+	h.loss = &Loss{Reason: lossOf(v), At: time.Now()}
 	h.loss.Cause = k.config.Events.Cause(h, h.loss)
 	if q := h.tenure.queue; q.echoes > 0 {
 		q.echoes-- // no message was sent
 	}
 	k.mu.Unlock()
-	if k.config.Events.Lost != nil {
+	if k.config.Events.Lost != nil && !p.unseen {
 		k.config.Events.Lost(h, h.loss)
 	}
 	return h.loss.Cause
@@ -266,54 +263,65 @@ func (h *Hold) Extend(ctx context.Context, m *Member, lease time.Duration) error
 	}
 	rest := t.deadline - now
 	k.mu.Unlock()
-	answer := make(chan error, 1)
-	k.spawn(func() { answer <- k.extend(ctx, h, lease, min(k.config.Timeout, rest)) })
+	x := &extension{hold: h, lease: lease, done: make(chan struct{})}
+	k.spawn(func() { k.extend(ctx, x, min(k.config.Timeout, rest)) })
 	select {
-	case err := <-answer:
-		return err
+	case <-x.done:
+		return x.err
 	case <-ctx.Done():
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	select {
+	case <-x.done:
+		return x.err
+	default:
+		x.left = true
 		return errors.Join(fault.ErrUnknown, ctx.Err())
 	}
 }
 
-func (k *Keeper) extend(values context.Context, h *Hold, lease, bound time.Duration) error {
-	t := h.tenure
+// An extension is one Extend under way; the keeper's mutex guards it until done.
+type extension struct {
+	hold  *Hold
+	lease time.Duration
+	done  chan struct{}
+	left  bool // the caller was told that the old deadline stands
+	err   error
+}
+
+func (k *Keeper) extend(values context.Context, x *extension, bound time.Duration) {
+	h, t := x.hold, x.hold.tenure
 	ctx := newCall(values, bound)
 	sent := k.clock.Now()
-	o := t.lane.renewer.Renew(ctx, []Renewal{t.store.Renewal(t.owner, lease)})[0]
+	o := t.lane.id.renewer.Renew(ctx, []Renewal{t.store.Renewal(t.owner, x.lease)})[0]
 	ctx.stop()
 	now := k.clock.Now()
-	if o.Err != nil {
-		return errors.Join(sentinelFor(o.Err), unwrap(o.Err))
-	}
+
+	var lost []*Hold
 	k.mu.Lock()
 	switch {
+	case o.Err != nil:
+		x.err = errors.Join(sentinelFor(o.Err), unwrap(o.Err))
+	case h.loss != nil:
+		x.err = h.loss.Cause
 	case !h.live():
-		defer k.mu.Unlock()
-		if h.loss != nil {
-			return h.loss.Cause
+		x.err = fault.ErrNotHeld
+	case now >= t.deadline, o.Verdict != Mine:
+		reason := fault.Expired // too late by this clock, whatever the answer is
+		if now < t.deadline {
+			reason = lossOf(o.Verdict)
 		}
-		return fault.ErrNotHeld
-	case now >= t.deadline:
-		// Too late by this clock: its alarm says so.
-		lost := k.lose(h, fault.Expired, nil)
-		k.mu.Unlock()
-		k.tellLost([]*Hold{lost})
-		return h.loss.Cause
-	case o.Verdict != Mine:
-		reason := fault.Expired
-		if o.Verdict == Other {
-			reason = fault.Taken
-		}
-		lost := k.lose(h, reason, nil)
-		k.mu.Unlock()
-		k.tellLost([]*Hold{lost})
-		return h.loss.Cause
+		lost = append(lost, k.lose(h, reason, nil))
+		x.err = h.loss.Cause
+	case !x.left:
+		t.deadline = t.terms.deadline(sent, x.lease)
+		k.confirmed(t)
+		k.schedule(t, now)
 	}
-	t.deadline = t.terms.deadline(sent, lease)
-	k.schedule(t, now)
+	close(x.done)
 	k.mu.Unlock()
-	return nil
+	k.tellLost(lost)
 }
 
 // sentinelFor is the sentinel for a command that failed.

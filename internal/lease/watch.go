@@ -10,7 +10,7 @@ import (
 
 const (
 	// maxSenders bounds the renewals of one kind that are under way at once.
-	maxSenders = 8
+	maxSenders = 64
 
 	// restlessness bounds the sleep of the alarm while anything is held: its timer
 	// stands still while the machine sleeps, so this is how late after a resume a
@@ -18,9 +18,16 @@ const (
 	restlessness = time.Second
 )
 
-// A lane renews the tenures of one renewer, in batches.
-type lane struct {
+// A laneID tells which tenures are renewed together: those of one renewer, and of
+// one lease length, since the length decides how long they may wait for others.
+type laneID struct {
 	renewer Renewer
+	lease   time.Duration
+}
+
+// A lane renews its tenures in batches.
+type lane struct {
+	id      laneID
 	tenures int       // that may come to be on due
 	members int       // those of them that want renewal
 	due     []*Tenure // in the order in which they became due; released ones are still in it
@@ -32,12 +39,12 @@ type lane struct {
 	wakeAt  time.Duration // when to look at due again; 0: not before it changes
 }
 
-// laneOf returns the lane of a renewer. The mutex is held.
-func (k *Keeper) laneOf(r Renewer) *lane {
-	l := k.lanes[r]
+// laneOf returns the lane of that id. The mutex is held.
+func (k *Keeper) laneOf(id laneID) *lane {
+	l := k.lanes[id]
 	if l == nil {
-		l = &lane{renewer: r}
-		k.lanes[r] = l
+		l = &lane{id: id}
+		k.lanes[id] = l
 	}
 	return l
 }
@@ -48,7 +55,7 @@ func (k *Keeper) granted(w *waiter, sent, now time.Duration, g Grant) *Hold {
 	r := w.request
 	terms := &r.Terms
 	t := &Tenure{
-		owner: w.owner, store: r.Store, terms: terms, lane: k.laneOf(r.Store.Renewer()), queue: w.queue,
+		owner: w.owner, store: r.Store, terms: terms, lane: k.laneOf(laneID{r.Store.Renewer(), terms.Lease}), queue: w.queue,
 		took: now, deadline: terms.deadline(sent, max(terms.Lease, terms.MinHold)),
 		token: g.Token, tokens: g.Block, tainted: w.tainted, index: -1,
 	}
@@ -83,7 +90,7 @@ func (k *Keeper) own(t *Tenure, r *Request, now time.Duration) *Hold {
 // schedule puts t where the alarm will find it. The mutex is held.
 func (k *Keeper) schedule(t *Tenure, now time.Duration) {
 	t.wake = t.deadline
-	if !t.terms.Fixed && !t.due && !t.renewing {
+	if t.wantsRenewal() && !t.due && !t.renewing {
 		t.wake = min(t.wake, t.renewAt)
 	}
 	h := t.hold
@@ -124,7 +131,7 @@ func (k *Keeper) end(t *Tenure) {
 		l.members--
 	}
 	if l.tenures--; l.tenures == 0 { // answers that are under way need no map
-		delete(k.lanes, l.renewer)
+		delete(k.lanes, l.id)
 	}
 }
 
@@ -168,10 +175,12 @@ func (k *Keeper) watch() {
 			lost = append(lost, k.lose(h, fault.Abandoned, nil))
 			continue
 		}
-		if !terms.Fixed && !t.due && !t.renewing && now >= t.renewAt {
+		if t.wantsRenewal() && !t.due && !t.renewing && now >= t.renewAt {
 			switch ended := h.callersEnded(); {
 			case ended && h.ended: // since an earlier renewal already
-				stalls = append(stalls, stalled{h.request, Stall{For: now - h.granted, Ended: true, Owner: h.owner}})
+				if k.config.StallAfter > 0 {
+					stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: true, Owner: h.owner}})
+				}
 			case ended:
 				h.ended, h.endedAt = true, now
 			default:
@@ -182,7 +191,7 @@ func (k *Keeper) watch() {
 			h.ended = false
 		}
 		if h.stallAt > 0 && now >= h.stallAt {
-			stalls = append(stalls, stalled{h.request, Stall{For: now - h.granted, Ended: h.callersEnded(), Owner: h.owner}})
+			stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: h.callersEnded(), Owner: h.owner}})
 			h.stallAt = now + k.config.StallAfter
 		}
 		k.schedule(t, now)
@@ -267,7 +276,7 @@ func (k *Keeper) send(now time.Duration) {
 			for !l.due[0].due { // released meanwhile
 				l.due = l.due[1:]
 			}
-			period := l.due[0].terms.period()
+			period := l.id.lease / 3
 			if !l.rush {
 				full := l.waiting >= k.config.Batch || l.waiting >= l.members-l.sending
 				if late := l.due[0].dueSince + period/8; !full && now < late {
@@ -337,7 +346,7 @@ func (k *Keeper) sendBatch(l *lane, now time.Duration) {
 func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.Duration) {
 	ctx := newCall(context.Background(), bound)
 	sent := k.clock.Now()
-	outcomes := l.renewer.Renew(ctx, locks)
+	outcomes := l.id.renewer.Renew(ctx, locks)
 	ctx.stop()
 	now := k.clock.Now()
 
@@ -360,8 +369,6 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 		h := t.hold
 		if h == nil || now >= t.deadline {
 			// Ended, or about to: the alarm does that, and the answer comes too late.
-			// A tenure that is just being handed over hears of it at the next renewal.
-			t.renewAt = now
 			if h != nil {
 				k.schedule(t, now)
 			}
@@ -374,17 +381,13 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 			h.state = Unsure
 			t.renewAt = now + jitter(min(20*time.Millisecond<<min(t.failures, 8), 250*time.Millisecond, max((t.deadline-now)/4, time.Millisecond)))
 		case o.Verdict == Mine:
-			t.failures, t.failure, t.suspect = 0, nil, false
-			h.state = Held
+			k.confirmed(t)
 			if !t.terms.Fixed {
 				t.deadline = max(t.deadline, t.terms.deadline(sent, t.terms.Lease))
 			}
 			t.renewAt = sent + t.terms.period()
 		default:
-			reason := fault.Expired
-			if o.Verdict == Other {
-				reason = fault.Taken
-			}
+			reason := lossOf(o.Verdict)
 			if t.suspect {
 				reason = fault.Forced
 			}
@@ -401,11 +404,22 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 	k.rearm(now)
 	k.mu.Unlock()
 	if k.config.Events.Renewed != nil {
-		k.config.Events.Renewed(len(locks), renewed, now-sent, failure, l.renewer)
+		k.config.Events.Renewed(len(locks), renewed, now-sent, failure, l.id.renewer)
 	}
 	k.tellLost(lost)
 	k.finished()
 }
+
+// confirmed notes that the store has just said that t's owner has the lock. The
+// mutex is held.
+func (k *Keeper) confirmed(t *Tenure) {
+	t.failures, t.failure, t.suspect = 0, nil, false
+	t.hold.state = Held
+}
+
+// wantsRenewal reports whether t is to be renewed, or asked about. The mutex is
+// held.
+func (t *Tenure) wantsRenewal() bool { return !t.terms.Fixed || t.suspect }
 
 // lose ends h as lost; tellLost has to follow outside the mutex, which is held
 // here.
@@ -431,7 +445,7 @@ func (k *Keeper) tellLost(lost []*Hold) {
 			m.cancel(h.loss.Cause)
 		}
 		k.mu.Lock()
-		stop := k.vacate(h.tenure)
+		stop := k.vacate(h)
 		k.held--
 		k.fell()
 		k.mu.Unlock()
@@ -444,13 +458,20 @@ func (k *Keeper) tellLost(lost []*Hold) {
 	}
 }
 
-// vacate takes t out of its queue, so that the head may ask. The mutex is held.
-func (k *Keeper) vacate(t *Tenure) (stop func()) {
+// vacate takes the tenure of h, which is lost, out of its queue, so that the head
+// may ask. The mutex is held.
+func (k *Keeper) vacate(h *Hold) (stop func()) {
+	t := h.tenure
 	q := t.queue
-	q.tenure = nil
+	q.tenure, q.word = nil, silence
+	if t.failures > 0 {
+		q.word, q.err = failed, t.failure
+	}
 	q.lookAt, q.notBefore = 0, 0
-	if t.tainted {
-		k.condemn(t.store, t.owner, 0)
+	if t.tainted && h.loss.Reason != fault.Closed { // Close releases, and condemns then
+		// Not before its time is over: work that does not heed its context is
+		// protected as long as if there had been no doubt.
+		k.condemn(t.store, t.owner, t.deadline)
 	}
 	q.wakeHead()
 	return k.settleQueue(q)
