@@ -115,15 +115,14 @@ type Lost struct {
 // Stalled tells of a lock that may be stuck.
 type Stalled struct {
 	Subject
-	// Waiting is the number of callers of this process that wait for the lock; 0
-	// if this process holds it.
+	// Waiting is the number of callers of this process that wait for the lock.
 	Waiting int
 	// For is how long it has been waited for or held.
 	For time.Duration
 	// ContextEnded tells that the caller's context has ended and the lock is still
 	// held.
 	ContextEnded bool
-	// Owner is the owner field of the hold; empty while waiting.
+	// Owner is the owner field of the hold if this session has it, else empty.
 	Owner string
 }
 

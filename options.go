@@ -37,8 +37,9 @@ type Options struct {
 	MaxHold time.Duration
 
 	// Grace is how long renewal outlives the caller's context: code that has not
-	// seen the end of its context keeps its lock, a leaked goroutine does not.
-	// Default: two leases. Negative: until Unlock.
+	// seen the end of its context keeps its lock, a leaked goroutine does not. It
+	// counts from the first renewal after the end. Default: two leases. Negative:
+	// until Unlock.
 	Grace time.Duration
 
 	// Replicas is how many replicas must have acknowledged a grant before Lock
@@ -60,7 +61,8 @@ type Options struct {
 	Handoff int
 
 	// Fencing gives every hold a token that rises from hold to hold; see
-	// [Lease.Token]. Exclusive kinds only.
+	// [Lease.Token]. Each name, each id of For included, then leaves a small key
+	// with its last token for TokenRetention. Exclusive kinds only.
 	Fencing bool
 
 	// TokenRetention is how long Redis remembers the last token after its last use.
@@ -103,7 +105,7 @@ type SessionOptions struct {
 	StallAfter time.Duration
 
 	// Logger gets losses and stalls at level Warn, nothing else. Default
-	// slog.Default().
+	// slog.Default(); slog.New(slog.DiscardHandler) for silence.
 	Logger *slog.Logger
 
 	// Observer is told of every acquire, release, renewal and loss.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -290,8 +289,14 @@ func (e *events) lost(h *lease.Hold, l *lease.Loss) {
 	lock := h.Request().Tag.(*Handle)
 	lost := Lost{Subject: lock.subject(), Held: h.Age(), Err: l.Cause.(*LostError)}
 	e.push(func() {
-		o.Logger.Warn("holdfast: lock lost", "kind", lost.Kind, "class", lost.Class, "name", lost.Name,
-			"reason", string(lost.Err.Reason), "held", lost.Held, "owner", h.Owner(), "error", l.Err)
+		attrs := []any{
+			"kind", lost.Kind, "class", lost.Class, "name", lost.Name,
+			"reason", string(lost.Err.Reason), "held", lost.Held, "owner", h.Owner(),
+		}
+		if l.Err != nil {
+			attrs = append(attrs, "error", l.Err)
+		}
+		o.Logger.Warn("holdfast: lock lost", attrs...)
 		if o.Observer.Lost != nil {
 			o.Observer.Lost(lost)
 		}
@@ -305,7 +310,7 @@ func (e *events) stalled(r *lease.Request, st lease.Stall) {
 	}
 	e.push(func() {
 		o.Logger.Warn("holdfast: lock stalled", "kind", stall.Kind, "class", stall.Class, "name", stall.Name,
-			"for", stall.For, "waiting", strconv.Itoa(stall.Waiting), "context_ended", stall.ContextEnded, "owner", stall.Owner)
+			"for", stall.For, "waiting", stall.Waiting, "context_ended", stall.ContextEnded, "owner", stall.Owner)
 		if o.Observer.Stalled != nil {
 			o.Observer.Stalled(stall)
 		}

@@ -143,7 +143,7 @@ func openHoldfast(client rueidis.Client, keys keys) (guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fenced{client, session, lock, fence.NewScript(body), fence.Key(keys.Stock)}, nil
+	return &fenced{client, session, lock, fence.NewScript(body), keys.Stock}, nil
 }
 
 func (f *fenced) buy(ctx context.Context, purchase func(context.Context, write) error) error {

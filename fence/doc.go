@@ -13,6 +13,22 @@
 // newest token is kept in a key beside the resource, [Key], without a TTL: it has
 // to live as long as the resource does.
 //
+// A write that was refused is to be tried again under a new hold of the lock. The
+// verdict of the write counts, not that of the release: a write that passed has
+// passed, even if the lock was lost a moment later.
+//
+//	for {
+//		_, lease, err := lock.Lock(ctx)
+//		if err != nil {
+//			return err
+//		}
+//		err = fence.Set(ctx, client, "balance:42", lease.Token(), next)
+//		lease.Unlock(ctx)
+//		if !errors.Is(err, fence.ErrStaleToken) {
+//			return err
+//		}
+//	}
+//
 // # SQL
 //
 // The row itself keeps the newest token, and the update compares it:

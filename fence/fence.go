@@ -2,7 +2,6 @@ package fence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,12 +9,13 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/internal/core"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/scripts"
 )
 
 // ErrStaleToken: the resource has seen a newer token, or the token is 0. Nothing
-// was written.
-var ErrStaleToken = errors.New("fence: stale token")
+// was written. It matches [holdfast.ErrLost] too, since that is what it means.
+var ErrStaleToken = fmt.Errorf("fence: stale token: the lock was %w", fault.ErrLost)
 
 // Key is the key that keeps the newest token for a resource of that name, in the
 // same slot of a cluster.
@@ -25,10 +25,11 @@ func Key(resource string) string { return core.Prefixed("holdfast_fence", resour
 // that the key has seen, in one atomic step and one round trip. The key's TTL is
 // removed, as by SET.
 //
-// ctx bounds the call. Errors: [ErrStaleToken]; the client's. After a lost reply
-// the write may have been made; a repeat with the same token is harmless.
+// ctx bounds the call. Errors: [ErrStaleToken]; [holdfast.ErrName] for a key whose
+// fence could lie in another slot; the client's. After a lost reply the write may
+// have been made; a repeat with the same token is harmless.
 func Set(ctx context.Context, client rueidis.Client, key string, token uint64, value string) error {
-	_, err := set.Exec(ctx, client, Key(key), token, []string{key}, []string{value})
+	_, err := set.Exec(ctx, client, key, token, []string{key}, []string{value})
 	return err
 }
 
@@ -47,18 +48,22 @@ func NewScript(body string) *Script {
 	return &Script{script: scripts.New("fence", scripts.FenceGuard+body)}
 }
 
-// Exec runs the script under fence, the key that keeps the newest token; see
-// [Key]. In a cluster fence and keys must share a slot.
+// Exec runs the script for resource, the name under which the newest token is
+// kept; see [Key]. In a cluster resource and keys must share a slot.
 //
-// ctx bounds the call. Errors: [ErrStaleToken], and then nothing was written; the
+// ctx bounds the call. Errors: [ErrStaleToken], and then nothing was written;
+// [holdfast.ErrName] for a resource whose fence could lie in another slot; the
 // client's, [rueidis.Nil] included if body returns nothing. The call is not
 // repeated by itself: after a lost reply body may have run.
-func (s *Script) Exec(ctx context.Context, client rueidis.Client, fence string, token uint64, keys, args []string) (rueidis.RedisMessage, error) {
+func (s *Script) Exec(ctx context.Context, client rueidis.Client, resource string, token uint64, keys, args []string) (rueidis.RedisMessage, error) {
 	if token == 0 {
-		return rueidis.RedisMessage{}, fmt.Errorf("%w: 0 is never a token: is the lock taken with Options.Fencing?", ErrStaleToken)
+		return rueidis.RedisMessage{}, fmt.Errorf("%w: 0 is never a token: the lease is over, or it was taken without Options.Fencing", ErrStaleToken)
+	}
+	if err := core.CheckName(resource); err != nil {
+		return rueidis.RedisMessage{}, fmt.Errorf("fence: %w", err)
 	}
 	reply, err := s.script.Exec(ctx, client,
-		append([]string{fence}, keys...),
+		append([]string{Key(resource)}, keys...),
 		append([]string{strconv.FormatUint(token, 10)}, args...)).ToMessage()
 	if e, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(e.Error(), "STALETOKEN") {
 		return reply, fmt.Errorf("%w: %s", ErrStaleToken, strings.TrimPrefix(e.Error(), "STALETOKEN "))

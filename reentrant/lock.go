@@ -49,9 +49,11 @@ func (l *Lock) Name() string { return l.handle.Name() }
 //	}
 //	defer lease.Unlock(ctx)
 //
-// The context ends with the caller's, at the loss of the lock, or at Unlock. If
-// ctx was made under a lease of this lock that is still held, Lock takes a nested
-// hold of it. On error the context is the caller's own.
+// The context ends with the caller's, at the loss of the lock, or at Unlock; what
+// is called with it then fails as it does when any context ends, and
+// context.Cause says which of the three it was. If ctx was made under a lease of
+// this lock that is still held, Lock takes a nested hold of it. On error the
+// context is the caller's own.
 //
 // ctx bounds the wait, and so does [holdfast.Options.Wait]; neither bounds the
 // lease. After ctx has ended the lock stays held, and renewed, for
@@ -80,7 +82,9 @@ func (l *Lock) TryLock(ctx context.Context) (context.Context, *holdfast.Lease, e
 // Before the work, the error is Lock's and work is not called. After it, the
 // error is the work's, joined with a [*holdfast.LostError] if the lock was lost
 // before the work returned. A release that stays unconfirmed is no error: the
-// work is done, and the lease runs out.
+// work is done, and the lease runs out. If a fence guards what the work wrote,
+// its verdict is the one that counts: do not repeat a write that passed because
+// the lock was lost a moment later.
 func (l *Lock) Do(ctx context.Context, work func(context.Context) error) error {
 	return l.handle.Do(ctx, work)
 }

@@ -28,6 +28,9 @@ func Fail(err error) error {
 	var dial *net.OpError
 	switch {
 	case errors.As(err, &dial) && dial.Op == "dial":
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+			err = errors.New(err.Error()) // as below
+		}
 		return &fault.Failure{Class: fault.NotExecuted, Err: err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		// It was our bound and not the caller's context: the caller shall not take
@@ -60,8 +63,9 @@ var passing = map[string]bool{
 // failReply classes an error reply by its text.
 func failReply(text string, err error) error {
 	word, _, _ := strings.Cut(text, " ")
-	if word == "ERR" && strings.Contains(text, "user_script") {
-		// Before version 7 Redis wraps the error of a command in a script.
+	if strings.Contains(text, "user_script") && (word == "ERR" || word == "Error") {
+		// Before version 7 Redis wraps the error of a command in a script; the client
+		// may have taken ERR off.
 		for _, w := range strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ':' || r == '-' }) {
 			if passing[w] || w == "WRONGTYPE" || w == "NOPERM" {
 				word = w

@@ -148,7 +148,7 @@ func (r *Renewer) Renew(ctx context.Context, locks []lease.Renewal) []lease.Outc
 		calls[i] = call(locks[i : i+1])
 	}
 	for i, result := range r.script.ExecMulti(ctx, r.env.Client, calls) {
-		read(result, out[i:i+1])
+		_ = read(result, out[i:i+1]) // the outcome has the error
 	}
 	return out
 }
@@ -193,7 +193,7 @@ func read(result rueidis.RedisResult, out []lease.Outcome) error {
 	}
 	for i := range verdicts {
 		if n, err := verdicts[i].AsInt64(); err == nil && verdicts[i].IsInt64() {
-			out[i].Verdict = verdict(n)
+			out[i] = lease.Outcome{Verdict: verdict(n)}
 			continue
 		}
 		text, err := verdicts[i].ToString()

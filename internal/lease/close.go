@@ -88,7 +88,8 @@ func (k *Keeper) endAll() bool {
 	return len(ended) > 0
 }
 
-// lastSweep looks for all condemned owners once more, until ctx ends.
+// lastSweep looks for all condemned owners once more, and waits for what is still
+// under way, until ctx ends.
 func (k *Keeper) lastSweep(ctx context.Context) {
 	k.mu.Lock()
 	rest := k.dead.waiting
@@ -106,4 +107,5 @@ func (k *Keeper) lastSweep(ctx context.Context) {
 		rest = rest[n:]
 		_ = k.idle(ctx, func() bool { return k.dead.now == 0 })
 	}
+	_ = k.idle(ctx, func() bool { return k.running == 0 })
 }

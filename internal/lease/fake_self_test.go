@@ -41,7 +41,7 @@ func TestTheFakeDoesWhatTheScriptsDo(t *testing.T) {
 		require.Equal(t, Other, v)
 		v, _ = s.Release(ctx, "me", 100*time.Millisecond)
 		require.Equal(t, Mine, v)
-		require.Equal(t, "me", w.holder("a"))
+		require.Equal(t, "me:released", w.holder("a"))
 		time.Sleep(100 * time.Millisecond)
 		v, _ = s.Release(ctx, "me", 0)
 		require.Equal(t, Gone, v)

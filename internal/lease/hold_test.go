@@ -119,7 +119,7 @@ func TestMaxHoldEndsAHoldExactly(t *testing.T) {
 				w.until(granted + limit - 1)
 				synctest.Wait()
 				require.NoError(t, l.ctx.Err())
-				time.Sleep(1)
+				w.until(granted + limit)
 				synctest.Wait()
 				require.Equal(t, granted+limit, l.endedAt())
 				require.Equal(t, fault.MaxHold, l.reason())
@@ -244,9 +244,10 @@ func TestExtendTellsWhatCameOfIt(t *testing.T) {
 	}
 }
 
-func TestExtendGoesOnWhenItsCallerLeaves(t *testing.T) {
+func TestExtendLeavesTheDeadlineWhenItsCallerLeaves(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		p := w.proc()
+		start := w.now()
 		l := p.lock(w.request("a", terms(3*time.Second, fixed)))
 		w.plan(only("renew", func(_ cmd, p *plan) { p.after = 100 * ms }))
 		ctx, cancel := context.WithTimeout(context.Background(), 50*ms)
@@ -257,7 +258,7 @@ func TestExtendGoesOnWhenItsCallerLeaves(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, sent+50*ms, w.now())
 		time.Sleep(100 * ms)
-		require.Equal(t, limit(sent, 10*time.Second)-w.now(), l.remaining())
+		require.Equal(t, limit(start, 3*time.Second)-w.now(), l.remaining(), "as its caller was told")
 		require.NoError(t, l.unlock())
 	})
 }
@@ -308,15 +309,16 @@ func TestAMessageThatThisProcessDidNotCauseHasTheLockRenewedAtOnce(t *testing.T)
 				start := w.now()
 				c.spoil(w, p)
 				time.Sleep(10 * ms)
-				if c.reason == "-" {
+				switch c.reason {
+				case "-":
 					require.Empty(t, w.sent("renew"))
 					require.NoError(t, l.unlock())
-				} else if c.reason == "" {
+				case "":
 					require.Len(t, w.sent("renew"), 1, name)
 					require.Equal(t, Held, l.state())
 					require.Greater(t, l.remaining(), 28*time.Second)
 					require.NoError(t, l.unlock())
-				} else {
+				default:
 					require.Len(t, w.sent("renew"), 1, name)
 					require.Equal(t, c.reason, l.reason(), name)
 					require.LessOrEqual(t, l.endedAt(), start+way+2*way)

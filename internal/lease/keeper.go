@@ -47,10 +47,10 @@ type Events struct {
 
 // A Stall is a lock that may be stuck.
 type Stall struct {
-	Waiting int // callers that wait; 0 if it is held here
+	Waiting int // callers that wait
 	For     time.Duration
-	Ended   bool // the caller's context has ended
-	Owner   string
+	Ended   bool   // the caller's context has ended
+	Owner   string // if it is held here
 }
 
 // ID names a queue: callers with one id exclude each other.

@@ -133,9 +133,10 @@ func (h *Hold) uncount(values context.Context) error {
 		defer func() { <-turn }()
 		k.mu.Lock()
 		target := h.holds
-		if !h.live() { // the last lease was unlocked meanwhile, and with it everything
+		if !h.live() {
+			err := h.outcome()
 			k.mu.Unlock()
-			answer <- nil
+			answer <- err
 			return
 		}
 		k.mu.Unlock()
@@ -143,12 +144,12 @@ func (h *Hold) uncount(values context.Context) error {
 		var lost []*Hold
 		k.mu.Lock()
 		switch {
+		case !h.live():
+			err = h.outcome()
 		case err != nil:
 			err = errors.Join(fault.ErrUnknown, unwrap(err))
-		case verdict != Mine && h.live():
+		case verdict != Mine:
 			lost = append(lost, k.lose(h, lossOf(verdict), nil))
-			err = h.loss.Cause
-		case verdict != Mine && h.loss != nil:
 			err = h.loss.Cause
 		}
 		k.mu.Unlock()
@@ -163,6 +164,16 @@ func (h *Hold) uncount(values context.Context) error {
 	case <-timer.C:
 		return errors.Join(fault.ErrUnknown, errNoAnswer)
 	}
+}
+
+// outcome is what became of a lease whose hold has ended meanwhile: it was lost
+// with the hold, or given back by whoever gave back the last one. The mutex is
+// held.
+func (h *Hold) outcome() error {
+	if h.loss != nil {
+		return h.loss.Cause
+	}
+	return nil
 }
 
 // turnstile lets the scripts that set the count through one by one: send to it

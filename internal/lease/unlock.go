@@ -68,7 +68,7 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 	h.state = Released
 	k.unschedule(t)
 	k.held--
-	if heir := k.heir(t, now); heir != nil {
+	if heir := k.heir(h, now); heir != nil {
 		t.passes++
 		heir.hold, heir.handoff = k.own(t, heir.request, now), true
 		q.remove(heir)
@@ -148,17 +148,20 @@ func (k *Keeper) partLater(p *parting, pause, bound time.Duration, err error) er
 	}
 }
 
-// heir is the local waiter that t may be handed over to, nil if there is none.
-// The mutex is held.
-func (k *Keeper) heir(t *Tenure, now time.Duration) *waiter {
+// heir is the local waiter that the tenure of h may be handed over to, nil if
+// there is none. The mutex is held.
+func (k *Keeper) heir(h *Hold, now time.Duration) *waiter {
+	t, terms := h.tenure, h.tenure.terms
 	w := t.queue.first
-	terms := t.terms
 	switch {
 	case w == nil, w.once, terms.Fixed, terms.MinHold > 0, t.failures > 0, t.suspect,
 		t.passes >= terms.Handoff, now-t.took >= handoffTime,
 		2*(t.deadline-now) < terms.Lease,
 		terms.Fencing && t.tokens == 0,
 		w.request.Terms != *terms, k.closing:
+		return nil
+	}
+	if len(h.turn) > 0 { // a count that is under way would reach the next owner
 		return nil
 	}
 	return w

@@ -36,6 +36,7 @@ type lane struct {
 	senders int       // batches under way
 	rush    bool      // one of due has failed before, or is suspect
 	nextAt  time.Duration
+	retry   time.Duration // when failed renewals are tried again
 	wakeAt  time.Duration // when to look at due again; 0: not before it changes
 }
 
@@ -102,6 +103,9 @@ func (k *Keeper) schedule(t *Tenure, now time.Duration) {
 	}
 	if h.stallAt > 0 {
 		t.wake = min(t.wake, h.stallAt)
+	}
+	if w := t.queue.first; w != nil && w.stallAt > 0 {
+		t.wake = min(t.wake, w.stallAt)
 	}
 	if t.index < 0 {
 		heap.Push(&k.heap, t)
@@ -190,6 +194,10 @@ func (k *Keeper) watch() {
 		} else if h.ended && !h.callersEnded() { // somebody re-entered meanwhile
 			h.ended = false
 		}
+		if w := t.queue.first; w != nil && w.stallAt > 0 && now >= w.stallAt {
+			stalls = append(stalls, stalled{w.request, Stall{Waiting: t.queue.length, For: now - w.began}})
+			w.stallAt = now + k.config.StallAfter
+		}
 		if h.stallAt > 0 && now >= h.stallAt {
 			stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: h.callersEnded(), Owner: h.owner}})
 			h.stallAt = now + k.config.StallAfter
@@ -247,14 +255,14 @@ func (k *Keeper) Suspect(id ID) {
 // suspect has t renewed at once, or asked about if its lease is fixed: a release
 // was announced that this process did not send. The mutex is held.
 func (k *Keeper) suspect(t *Tenure) {
-	if t.suspect || t.hold == nil {
-		return
-	}
-	t.suspect = true
 	if t.renewing { // it may have been answered before the release
 		t.recheck = true
 		return
 	}
+	if t.suspect || t.hold == nil {
+		return
+	}
+	t.suspect = true
 	now := k.clock.Now()
 	if !t.due {
 		k.becomeDue(t, now)
@@ -354,6 +362,7 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 	var failure error
 	renewed := 0
 	k.mu.Lock()
+	again := l.retryAt(tenures, now)
 	l.senders--
 	for i, t := range tenures {
 		t.renewing = false
@@ -379,7 +388,7 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 			t.failures++
 			t.failure = unwrap(o.Err)
 			h.state = Unsure
-			t.renewAt = now + jitter(min(20*time.Millisecond<<min(t.failures, 8), 250*time.Millisecond, max((t.deadline-now)/4, time.Millisecond)))
+			t.renewAt = again
 		case o.Verdict == Mine:
 			k.confirmed(t)
 			if !t.terms.Fixed {
@@ -408,6 +417,20 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 	}
 	k.tellLost(lost)
 	k.finished()
+}
+
+// retryAt is when a batch that failed is tried again. The lane has one such time
+// for all: a thousand locks that failed are to be tried again in ten batches, and
+// not in ever smaller ones. The mutex is held.
+func (l *lane) retryAt(batch []*Tenure, now time.Duration) time.Duration {
+	pause := 250 * time.Millisecond
+	for _, t := range batch {
+		pause = min(pause, 40*time.Millisecond<<min(t.failures, 8), max((t.deadline-now)/4, time.Millisecond))
+	}
+	if at := now + jitter(pause); l.retry <= now || at < l.retry {
+		l.retry = at
+	}
+	return l.retry
 }
 
 // confirmed notes that the store has just said that t's owner has the lock. The
