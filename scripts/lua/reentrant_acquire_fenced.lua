@@ -32,8 +32,8 @@ if left ~= -2 then
 end
 
 local last = redis.call('GET', KEYS[2])
-if last and not tonumber(last) then
-  return redis.error_reply('WRONGTYPE the token counter is no number')
+if last and not (#last <= 16 and string.match(last, '^%d+$')) then
+  return redis.error_reply('WRONGTYPE the token counter is no number below 2^53')
 end
 if mine and last then
   if left < tonumber(ARGV[2]) then
@@ -46,6 +46,9 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local token = tonumber(last or 0) + 1
 local block = 1
+if token > 9007199254740991 then
+  return redis.error_reply('WRONGTYPE the token counter is no number below 2^53')
+end
 if token <= now then
   -- Only while the clock leads may a block be reserved: tokens that ran ahead of
   -- it could be minted again after the counter was lost.

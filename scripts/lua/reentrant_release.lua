@@ -7,20 +7,17 @@
 -- ARGV[4]  how long the lock is to stay taken, milliseconds; 0 not at all
 --
 -- returns  1 released; 0 nobody has the lock; -1 another owner has it
--- twice    harmless: a repeat finds nothing and changes nothing; with ARGV[4] > 0
---          it finds the owner again and lets the TTL be
--- source   Redisson, RedissonLock.unlockInnerAsync
+-- twice    harmless: a repeat finds nothing of the owner and changes nothing
+-- source   Redisson, RedissonLock.unlockInnerAsync; differs: a lock that stays
+--          taken gets the field owner:released, so that a late command of the
+--          owner does not find the owner's
 
-local keep = tonumber(ARGV[4])
-if keep > 0 then
-  if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-    return -redis.call('EXISTS', KEYS[1])
-  end
-  if redis.call('PTTL', KEYS[1]) > keep then
-    redis.call('PEXPIRE', KEYS[1], keep)
-  end
-elseif redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
+if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
   return -redis.call('EXISTS', KEYS[1])
+end
+if tonumber(ARGV[4]) > 0 then
+  redis.call('HSET', KEYS[1], ARGV[1] .. ':released', 1)
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
 if ARGV[3] ~= 'SPUBLISH' then
   redis.call('PUBLISH', ARGV[2], '0')

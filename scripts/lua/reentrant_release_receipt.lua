@@ -12,26 +12,24 @@
 --
 -- returns  1 released, now or by an earlier copy; 0 nobody has the lock; -1
 --          another owner has it
+-- errors   WRONGTYPE if a key holds other data
 -- twice    harmless: a repeat finds the receipt and answers as the first did
 -- source   Redisson's unlock latch; differs: one key for a session and a lock,
 --          not one for each release
 
-local keep = tonumber(ARGV[4])
-local mine
-if keep > 0 then
-  mine = redis.call('HEXISTS', KEYS[1], ARGV[1])
-  if mine == 1 and redis.call('PTTL', KEYS[1]) > keep then
-    redis.call('PEXPIRE', KEYS[1], keep)
-  end
-else
-  mine = redis.call('HDEL', KEYS[1], ARGV[1])
-end
 local last = tonumber(redis.call('GET', KEYS[2]) or 0)
-if mine == 0 then
+if not last then
+  return redis.error_reply('WRONGTYPE the receipt is no number')
+end
+if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
   if last >= tonumber(ARGV[5]) then
     return 1
   end
   return -redis.call('EXISTS', KEYS[1])
+end
+if tonumber(ARGV[4]) > 0 then
+  redis.call('HSET', KEYS[1], ARGV[1] .. ':released', 1)
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
 if last < tonumber(ARGV[5]) then
   redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[6])
