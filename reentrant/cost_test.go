@@ -53,7 +53,7 @@ func TestCost_aSessionSendsNothingAtItsStart(t *testing.T) {
 	require.LessOrEqual(t, goroutines(), goroutinesBefore)
 }
 
-func TestCost_oneConnectionCarriesAllCallers(t *testing.T) {
+func TestCost_theClientsPipelinesCarryAllCallers(t *testing.T) {
 	srv := redistest.Run(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.Addr()}, DisableCache: true, ClientName: "callers"})
 	require.NoError(t, err)
@@ -69,7 +69,8 @@ func TestCost_oneConnectionCarriesAllCallers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Equal(t, 1, strings.Count(srv.Do(t, "CLIENT", "LIST"), "name=callers"))
+	// A client spreads its pipelines over up to four connections.
+	require.LessOrEqual(t, strings.Count(srv.Do(t, "CLIENT", "LIST"), "name=callers"), 4)
 }
 
 func TestCost_aThousandWaitersAskThreeTimes(t *testing.T) {
