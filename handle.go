@@ -210,7 +210,8 @@ type Info struct {
 // A Holder is one owner of a lock.
 type Holder struct {
 	// Owner is the owner field. For a hold of this library it is
-	// label/session:sequence; it is for people.
+	// label/session:sequence, and label/session:sequence:released for a lock that
+	// was unlocked and stays taken for its MinHold. It is for people.
 	Owner string
 	// Holds is its number of holds.
 	Holds int

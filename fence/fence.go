@@ -25,8 +25,9 @@ func Key(resource string) string { return core.Prefixed("holdfast_fence", resour
 // that the key has seen, in one atomic step and one round trip. The key's TTL is
 // removed, as by SET.
 //
-// ctx bounds the call. Errors: [ErrStaleToken]; [holdfast.ErrName] for a key whose
-// fence could lie in another slot; the client's. After a lost reply the write may
+// ctx bounds the call. Errors: [ErrStaleToken]; [holdfast.ErrName] for a key that
+// could not be a lock's name, since its fence could lie in another slot; the
+// client's. After a lost reply the write may
 // have been made; a repeat with the same token is harmless.
 func Set(ctx context.Context, client rueidis.Client, key string, token uint64, value string) error {
 	_, err := set.Exec(ctx, client, key, token, []string{key}, []string{value})
@@ -52,8 +53,8 @@ func NewScript(body string) *Script {
 // kept; see [Key]. In a cluster resource and keys must share a slot.
 //
 // ctx bounds the call. Errors: [ErrStaleToken], and then nothing was written;
-// [holdfast.ErrName] for a resource whose fence could lie in another slot; the
-// client's, [rueidis.Nil] included if body returns nothing. The call is not
+// [holdfast.ErrName] for a resource that could not be a lock's name, since its
+// fence could lie in another slot; the client's, [rueidis.Nil] included if body returns nothing. The call is not
 // repeated by itself: after a lost reply body may have run.
 func (s *Script) Exec(ctx context.Context, client rueidis.Client, resource string, token uint64, keys, args []string) (rueidis.RedisMessage, error) {
 	if token == 0 {

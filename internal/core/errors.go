@@ -60,19 +60,24 @@ var passing = map[string]bool{
 	"UNBLOCKED":   true,
 }
 
-// failReply classes an error reply by its text.
-func failReply(text string, err error) error {
+// wordOf is the word that says what kind of error a reply is.
+func wordOf(text string) string {
 	word, _, _ := strings.Cut(text, " ")
 	if strings.Contains(text, "user_script") && (word == "ERR" || word == "Error") {
 		// Before version 7 Redis wraps the error of a command in a script; the client
 		// may have taken ERR off.
 		for _, w := range strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ':' || r == '-' }) {
 			if passing[w] || w == "WRONGTYPE" || w == "NOPERM" {
-				word = w
-				break
+				return w
 			}
 		}
 	}
+	return word
+}
+
+// failReply classes an error reply by its text.
+func failReply(text string, err error) error {
+	word := wordOf(text)
 	switch {
 	case passing[word]:
 		return &fault.Failure{Class: fault.NotExecuted, Err: err}
@@ -94,7 +99,7 @@ func refused(err error) bool {
 	if !ok {
 		return false
 	}
-	word, _, _ := strings.Cut(e.Error(), " ")
+	word := wordOf(e.Error())
 	return word == "TRYAGAIN" || word == "MOVED" || word == "ASK" || !passing[word]
 }
 

@@ -375,6 +375,20 @@ func TestAMessageDuringARenewalIsAskedAboutAgain(t *testing.T) {
 	}
 }
 
+func TestAMessageDuringTheRenewalThatFindsTheLockGoneTellsTheReason(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		l := p.lock(w.request("a", terms(30*time.Second)))
+		w.plan(only("renew", func(_ cmd, p *plan) { p.before = 50 * ms }))
+		w.eventually(func() bool { return len(w.sent("renew")) == 1 }, "a renewal")
+		time.Sleep(10 * ms)
+		w.force("a")
+		p.Suspect(ID{"fake", "a"})
+		time.Sleep(50 * ms)
+		require.Equal(t, fault.Forced, l.reason())
+	})
+}
+
 func TestADoubtAboutAFixedLeaseOutlivesAFailure(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		p := w.proc()

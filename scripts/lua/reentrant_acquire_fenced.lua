@@ -32,10 +32,10 @@ if left ~= -2 then
 end
 
 local last = redis.call('GET', KEYS[2])
-if last and not (#last <= 16 and string.match(last, '^%d+$')) then
+if last and not (#last <= 16 and string.match(last, '^%d+$') and tonumber(last) <= 9007199254740991) then
   return redis.error_reply('WRONGTYPE the token counter is no number below 2^53')
 end
-if mine and last then
+if mine and last and tonumber(last) > 0 then
   if left < tonumber(ARGV[2]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end

@@ -17,10 +17,11 @@
 -- source   Redisson's unlock latch; differs: one key for a session and a lock,
 --          not one for each release
 
-local last = tonumber(redis.call('GET', KEYS[2]) or 0)
-if not last then
+local last = redis.call('GET', KEYS[2]) or '0'
+if not string.match(last, '^%d+$') then
   return redis.error_reply('WRONGTYPE the receipt is no number')
 end
+last = tonumber(last)
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
   if last >= tonumber(ARGV[5]) then
     return 1
