@@ -156,7 +156,7 @@ func (h *Handle) lease(caller context.Context, hold *lease.Hold) *Lease {
 	l := &Lease{lock: h, hold: hold}
 	inner, cancel := context.WithCancelCause(caller)
 	l.ctx = leaseContext{Context: inner, chain: link{lease: l, outer: chainOf(caller)}}
-	hold.Join(&l.member, caller, cancel)
+	hold.Join(caller, &l.member, cancel)
 	return l
 }
 

@@ -143,7 +143,9 @@ func (s *Session) settings(k core.Kind, o Options) *core.Settings {
 }
 
 // cause is what contexts and calls are told of a loss.
-func cause(h *lease.Hold, l *lease.Loss) error {
+func cause(h *lease.Hold, l *lease.Loss) error { return lostError(h, l) }
+
+func lostError(h *lease.Hold, l *lease.Loss) *LostError {
 	lock := h.Request().Tag.(*Handle)
 	return &LostError{Kind: lock.kind.Name(), Name: lock.key, Reason: Reason(l.Reason), At: l.At, Err: l.Err}
 }
@@ -287,7 +289,7 @@ func (s *Session) kindOf(r lease.Renewer) string {
 func (e *events) lost(h *lease.Hold, l *lease.Loss) {
 	o := &e.session.options
 	lock := h.Request().Tag.(*Handle)
-	lost := Lost{Subject: lock.subject(), Held: h.Age(), Err: l.Cause.(*LostError)}
+	lost := Lost{Subject: lock.subject(), Held: h.Age(), Err: lostError(h, l)}
 	e.push(func() {
 		attrs := []any{
 			"kind", lost.Kind, "class", lost.Class, "name", lost.Name,

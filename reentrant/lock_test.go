@@ -204,7 +204,9 @@ func TestReentrance_aNestedHoldThatAsksForMoreIsRefused(t *testing.T) {
 	fixed := newLock(t, hf, key(t), holdfast.Options{Fixed: true, Lease: 10 * time.Second})
 	ctx, lease := lock(t, fixed)
 	for _, more := range []holdfast.Options{
-		{}, {Fixed: true, Lease: time.Minute}, {Fixed: true, Lease: time.Second, Fencing: true},
+		{},
+		{Fixed: true, Lease: time.Minute},
+		{Fixed: true, Lease: time.Second, Fencing: true},
 		{Fixed: true, Lease: time.Second, MinHold: time.Second},
 	} {
 		_, _, err := newLock(t, hf, key(t), more).Lock(ctx)

@@ -3,7 +3,6 @@ package reentrant_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -106,6 +105,6 @@ func TestProcess_aKilledHoldersLockIsFreeAtTheEndOfItsLease(t *testing.T) {
 	child.Kill()
 	began := time.Now()
 	ctx, lease := lock(t, l)
-	require.Less(t, time.Since(began), 900*time.Millisecond, fmt.Sprint("lease and slack"))
+	require.Less(t, time.Since(began), 900*time.Millisecond, "lease and slack")
 	require.NoError(t, lease.Unlock(ctx))
 }

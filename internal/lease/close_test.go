@@ -148,7 +148,7 @@ func TestCloseEndsTheHoldsThatRemainBeforeItReleasesThem(t *testing.T) {
 		res, err := p.Acquire(context.Background(), r, false)
 		require.NoError(t, err)
 		var m Member
-		res.Hold.Join(&m, context.Background(), func(cause error) {
+		res.Hold.Join(context.Background(), &m, func(cause error) {
 			require.ErrorIs(w, cause, fault.ErrLost)
 			time.Sleep(5 * ms)
 			synctest.Wait()

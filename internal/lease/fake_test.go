@@ -583,7 +583,7 @@ func (p *proc) join(ctx context.Context, h *Hold) *held {
 	l := &held{Hold: h, p: p}
 	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	l.ctx = inner
-	h.Join(&l.m, ctx, func(cause error) {
+	h.Join(ctx, &l.m, func(cause error) {
 		l.mu.Lock()
 		if l.ended == 0 {
 			l.ended = p.w.now()

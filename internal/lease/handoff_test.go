@@ -241,7 +241,7 @@ func TestTheOldContextEndsBeforeTheSuccessorHasTheLock(t *testing.T) {
 				next := p.begin(context.Background(), r, false)
 				var m Member
 				var ended time.Duration
-				res.Hold.Join(&m, context.Background(), func(error) {
+				res.Hold.Join(context.Background(), &m, func(error) {
 					time.Sleep(2 * ms) // contexts may have much to tell
 					_, ok := got(next)
 					require.False(w, ok)

@@ -109,7 +109,7 @@ type Loss struct {
 
 // Join makes m a lease of h: cancel is called with the cause when the lease
 // ends. The hold counts m already.
-func (h *Hold) Join(m *Member, caller context.Context, cancel context.CancelCauseFunc) {
+func (h *Hold) Join(caller context.Context, m *Member, cancel context.CancelCauseFunc) {
 	k := h.keeper
 	k.mu.Lock()
 	m.hold, m.caller, m.cancel = h, caller, cancel

@@ -215,7 +215,7 @@ func TestAnUnlockDuringTheLossIsToldOfIt(t *testing.T) {
 		res, err := p.Acquire(context.Background(), r, false)
 		require.NoError(t, err)
 		var m Member
-		res.Hold.Join(&m, context.Background(), func(error) { time.Sleep(time.Second) })
+		res.Hold.Join(context.Background(), &m, func(error) { time.Sleep(time.Second) })
 		_, err = res.Hold.Unlock(context.Background(), &m)
 		require.ErrorIs(t, err, fault.ErrLost)
 		require.Empty(t, w.sent("release"))
