@@ -219,8 +219,10 @@ func TestCloseSweepsOnceMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				p := w.proc()
-				w.plan(only("take", func(_ cmd, p *plan) {
-					p.err, p.skip, p.copies = unknown(), true, []time.Duration{5 * time.Second}
+				w.plan(apart(func(c cmd, p *plan) {
+					if c.op == "take" {
+						p.err, p.skip, p.copies = unknown(), true, []time.Duration{5 * time.Second}
+					}
 				}))
 				const n = 200
 				for _, key := range keys(n) {
@@ -228,6 +230,7 @@ func TestCloseSweepsOnceMore(t *testing.T) {
 				}
 				time.Sleep(5*time.Second + 300*ms)
 				require.Equal(t, n, p.Stats().Condemned)
+				w.plan(nil)
 				w.forget()
 				start := w.now()
 				require.NoError(t, p.Close(ctx))

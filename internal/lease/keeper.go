@@ -37,7 +37,8 @@ type Config struct {
 // Events are told what happened, outside the mutex and on the goroutine that
 // found out: they must not block. Nil fields are left out.
 type Events struct {
-	// Cause makes the error that contexts and calls are told of a loss.
+	// Cause makes the error that contexts and calls are told of a loss. It cannot be
+	// left out, and is called under the mutex.
 	Cause   func(h *Hold, l *Loss) error
 	Retried func(ctx context.Context, r *Request, attempts int, err error)
 	Renewed func(locks, renewed int, took time.Duration, err error, renewer Renewer)
@@ -352,8 +353,8 @@ func (k *Keeper) wait(w *waiter) error {
 		}
 		if step.block > 0 {
 			if w.ctx.Done() == nil && end == nil {
-				// Nothing can call this caller away before the answer, so it can ask
-				// itself and spare a goroutine.
+				// Nothing but Close can call this caller away, and Close waits for the
+				// answer anyway: so it asks itself and spares a goroutine.
 				k.try(w, step.block)
 				continue
 			}

@@ -146,7 +146,9 @@ func (k *Keeper) arm(at, now time.Duration) {
 		return
 	}
 	k.alarmAt = max(at, 1)
-	if d := max(0, at-now); k.alarm == nil {
+	// Never 0: a timer of a synctest bubble that is due at once runs inside Reset,
+	// under this mutex.
+	if d := max(1, at-now); k.alarm == nil {
 		k.alarm = time.AfterFunc(d, k.watch)
 	} else {
 		k.alarm.Reset(d)
@@ -175,7 +177,7 @@ func (k *Keeper) watch() {
 		case terms.MaxHold > 0 && now >= h.granted+terms.MaxHold:
 			lost = append(lost, k.lose(h, fault.MaxHold, nil))
 			continue
-		case h.ended && terms.Grace >= 0 && now >= h.endedAt+terms.Grace && h.callersEnded():
+		case h.ended && terms.Grace >= 0 && now >= h.endedAt+terms.Grace:
 			lost = append(lost, k.lose(h, fault.Abandoned, nil))
 			continue
 		}
@@ -191,8 +193,6 @@ func (k *Keeper) watch() {
 				h.ended = false
 			}
 			k.becomeDue(t, now)
-		} else if h.ended && !h.callersEnded() { // somebody re-entered meanwhile
-			h.ended = false
 		}
 		if w := t.queue.first; w != nil && w.stallAt > 0 && now >= w.stallAt {
 			stalls = append(stalls, stalled{w.request, Stall{Waiting: t.queue.length, For: now - w.began}})
@@ -397,7 +397,7 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 			t.renewAt = sent + t.terms.period()
 		default:
 			reason := lossOf(o.Verdict)
-			if t.suspect {
+			if t.suspect || t.recheck {
 				reason = fault.Forced
 			}
 			lost = append(lost, k.lose(h, reason, nil))
