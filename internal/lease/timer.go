@@ -17,7 +17,7 @@ func jitter(d time.Duration) time.Duration {
 // newTimer returns a timer that fires after d. Waits mostly end before their
 // time, so their timers are used again.
 func (k *Keeper) newTimer(d time.Duration) *time.Timer {
-	d = max(d, 1) // see arm
+	d = max(d, 1) // see arm for what 0 would do
 	if t, ok := k.timers.Get().(*time.Timer); ok {
 		t.Reset(d)
 		return t

@@ -138,14 +138,16 @@ func (k *Keeper) partLater(p *parting, pause, bound time.Duration, err error) er
 		answer <- k.letGo(p, pause)
 		k.finished()
 	}()
-	timer := k.newTimer(max(bound, 0))
-	defer k.freeTimer(timer)
-	select {
-	case err := <-answer:
-		return err
-	case <-timer.C:
-		return errors.Join(fault.ErrUnknown, err)
+	if bound > 0 {
+		timer := k.newTimer(bound)
+		defer k.freeTimer(timer)
+		select {
+		case err := <-answer:
+			return err
+		case <-timer.C:
+		}
 	}
+	return errors.Join(fault.ErrUnknown, err)
 }
 
 // heir is the local waiter that the tenure of h may be handed over to, nil if

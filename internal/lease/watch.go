@@ -146,11 +146,12 @@ func (k *Keeper) arm(at, now time.Duration) {
 		return
 	}
 	k.alarmAt = max(at, 1)
-	// Never 0: a timer of a synctest bubble that is due at once runs inside Reset,
-	// under this mutex.
-	if d := max(1, at-now); k.alarm == nil {
+	switch d := at - now; {
+	case d <= 0: // a timer of a synctest bubble would run inside Reset, under this mutex
+		go k.watch()
+	case k.alarm == nil:
 		k.alarm = time.AfterFunc(d, k.watch)
-	} else {
+	default:
 		k.alarm.Reset(d)
 	}
 }
