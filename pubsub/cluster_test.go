@@ -82,7 +82,7 @@ func TestAutoInACluster(t *testing.T) {
 			_, messages := e.counts()
 			require.Equal(t, 1, messages)
 		}
-		require.Equal(t, 1, strings.Count(s.Do(t, "CLIENT", "LIST", "TYPE", "pubsub"), "name="))
+		require.Equal(t, 1, strings.Count(s.Do(t, "CLIENT", "LIST", "TYPE", "pubsub"), " name="))
 		s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub")
 		for _, e := range ears {
 			e.untilLooks(t, 2)
@@ -246,7 +246,7 @@ func TestSlotsOfTwoNodes(t *testing.T) {
 		require.NotEmpty(t, nodes[1].Channels(t))
 		require.Len(t, append(nodes[0].Channels(t), nodes[1].Channels(t)...), n)
 		for _, node := range nodes {
-			require.Equal(t, 1, strings.Count(node.Do(t, "CLIENT", "LIST", "TYPE", "pubsub"), "name="))
+			require.Equal(t, 1, strings.Count(node.Do(t, "CLIENT", "LIST", "TYPE", "pubsub"), " name="))
 		}
 
 		// The slot of one channel moves.

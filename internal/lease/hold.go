@@ -87,6 +87,7 @@ type Hold struct {
 	ended   bool // every caller's context has ended, since endedAt
 	loss    *Loss
 	stallAt time.Duration
+	endTold bool          // that it is held on after its context ended was reported
 	turn    chan struct{} // holds a token while the count is being set
 }
 

@@ -139,11 +139,32 @@ type queue struct {
 	lookAt      time.Duration // when to ask next if no signal comes
 	notBefore   time.Duration // no signal makes the head ask earlier
 	word        word
-	err         error // why word is failed
-	failures    int   // failed attempts in a row
-	wins        int   // grants in a row, with no refusal between
-	echoes      int   // own releases whose messages have not come back
+	err         error         // why word is failed
+	failures    int           // failed attempts in a row
+	wins        int           // grants in a row, with no refusal between
+	echoes      int           // own releases whose messages have not come back
+	quiet       time.Duration // no stall is reported before
 	dropped     bool
+}
+
+// stallAt is when the wait for q is to be reported, 0 for never: the head has
+// waited longest. The mutex is held.
+func (q *queue) stallAt(k *Keeper) time.Duration {
+	if q.first == nil || k.config.StallAfter <= 0 {
+		return 0
+	}
+	return max(q.first.began+k.config.StallAfter, q.quiet)
+}
+
+// stalled is the stall to report now, nil if there is none. A long queue that
+// moves has many callers that have waited long, and is one stall. The mutex is
+// held.
+func (q *queue) stalled(k *Keeper, now time.Duration) *Stall {
+	if at := q.stallAt(k); at == 0 || now < at {
+		return nil
+	}
+	q.quiet = now + k.config.StallAfter
+	return &Stall{Waiting: q.length, For: now - q.first.began}
 }
 
 // A waiter is one call of Acquire in a queue.
@@ -156,7 +177,6 @@ type waiter struct {
 	wake       chan struct{} // a signal that something here has changed
 	owner      string
 	began      time.Duration
-	stallAt    time.Duration
 
 	hold     *Hold // it has the lock
 	err      error // it will not get it
@@ -212,9 +232,6 @@ func (q *queue) wakeHead() {
 // fault, joined with what it was made of.
 func (k *Keeper) Acquire(ctx context.Context, r *Request, once bool) (Result, error) {
 	w := &waiter{request: r, once: once, ctx: ctx, wake: make(chan struct{}, 1), began: k.clock.Now()}
-	if k.config.StallAfter > 0 {
-		w.stallAt = w.began + k.config.StallAfter
-	}
 	var err error
 	if ctx.Err() != nil {
 		err = ended(ctx, silence, nil)
@@ -403,12 +420,9 @@ func (k *Keeper) step(w *waiter) (s step) {
 		return s
 	}
 	now := k.clock.Now()
-	if w.stallAt > 0 { // the head has waited longest
-		if now >= w.stallAt {
-			s.stalled = &Stall{Waiting: q.length, For: now - w.began}
-			w.stallAt = now + k.config.StallAfter
-		}
-		s.nap = w.stallAt - now
+	s.stalled = q.stalled(k, now)
+	if at := q.stallAt(k); at > 0 {
+		s.nap = at - now
 	}
 	if q.tenure != nil || q.attempt != nil {
 		return s

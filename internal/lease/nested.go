@@ -103,9 +103,14 @@ func (h *Hold) enter(values context.Context, n *entry) {
 		h.holds++
 		n.holds = h.holds
 	}
-	close(n.done)
+	if lost == nil { // under the mutex: a caller that leaves later is told of its hold
+		close(n.done)
+	}
 	k.mu.Unlock()
-	k.tellLost(lost)
+	if lost != nil { // contexts end before anybody is told
+		k.tellLost(lost)
+		close(n.done)
+	}
 	if repair > 0 {
 		// Nobody decides by this number, but people and Java read it.
 		_, _ = h.setCount(values, repair, func() bool { return true })

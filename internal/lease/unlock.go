@@ -324,9 +324,14 @@ func (k *Keeper) extend(values context.Context, x *extension, bound time.Duratio
 		k.confirmed(t)
 		k.schedule(t, now)
 	}
-	close(x.done)
+	if lost == nil {
+		close(x.done)
+	}
 	k.mu.Unlock()
-	k.tellLost(lost)
+	if lost != nil { // contexts end before anybody is told
+		k.tellLost(lost)
+		close(x.done)
+	}
 }
 
 // sentinelFor is the sentinel for a command that failed.

@@ -104,8 +104,8 @@ func (k *Keeper) schedule(t *Tenure, now time.Duration) {
 	if h.stallAt > 0 {
 		t.wake = min(t.wake, h.stallAt)
 	}
-	if w := t.queue.first; w != nil && w.stallAt > 0 {
-		t.wake = min(t.wake, w.stallAt)
+	if at := t.queue.stallAt(k); at > 0 {
+		t.wake = min(t.wake, at)
 	}
 	if t.index < 0 {
 		heap.Push(&k.heap, t)
@@ -185,7 +185,8 @@ func (k *Keeper) watch() {
 		if t.wantsRenewal() && !t.due && !t.renewing && now >= t.renewAt {
 			switch ended := h.callersEnded(); {
 			case ended && h.ended: // since an earlier renewal already
-				if k.config.StallAfter > 0 {
+				if k.config.StallAfter > 0 && !h.endTold {
+					h.endTold = true
 					stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: true, Owner: h.owner}})
 				}
 			case ended:
@@ -195,9 +196,8 @@ func (k *Keeper) watch() {
 			}
 			k.becomeDue(t, now)
 		}
-		if w := t.queue.first; w != nil && w.stallAt > 0 && now >= w.stallAt {
-			stalls = append(stalls, stalled{w.request, Stall{Waiting: t.queue.length, For: now - w.began}})
-			w.stallAt = now + k.config.StallAfter
+		if s := t.queue.stalled(k, now); s != nil {
+			stalls = append(stalls, stalled{t.queue.first.request, *s})
 		}
 		if h.stallAt > 0 && now >= h.stallAt {
 			stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: h.callersEnded(), Owner: h.owner}})
