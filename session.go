@@ -246,7 +246,8 @@ func (e *events) dropped() uint64 {
 	return e.lostN
 }
 
-// close waits until what was queued is brought, or ctx ends.
+// close waits until what was queued is brought; when ctx ends it drops the rest,
+// and only an observer that is busy at that moment outlives it.
 func (e *events) close(ctx context.Context) {
 	e.mu.Lock()
 	e.closed = true
@@ -262,6 +263,10 @@ func (e *events) close(ctx context.Context) {
 	select {
 	case <-done:
 	case <-ctx.Done():
+		e.mu.Lock()
+		e.lostN += uint64(len(e.queue))
+		e.queue = nil
+		e.mu.Unlock()
 	}
 }
 

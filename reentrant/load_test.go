@@ -127,9 +127,11 @@ func TestLoad_subscriptionsDoNotPileUp(t *testing.T) {
 }
 
 func TestLoad_aSlowObserverCostsNoLock(t *testing.T) {
+	over := make(chan struct{})
 	hf := session(t, redisAddr, holdfast.SessionOptions{Observer: holdfast.Observer{
-		Renewed: func(holdfast.Renewed) { time.Sleep(time.Second) },
+		Renewed: func(holdfast.Renewed) { <-over },
 	}})
+	t.Cleanup(func() { close(over) }) // before the session is closed
 	l := newLock(t, hf, key(t), holdfast.Options{Lease: 300 * time.Millisecond})
 	ctx, lease := lock(t, l)
 	for range 100 {
