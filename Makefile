@@ -10,7 +10,7 @@ TESTFLAGS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-valkey deps deps-valkey check fmt cover clean
+.PHONY: help demo test test-valkey mutants deps deps-valkey check fmt cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,9 @@ deps: ## install a server for the tests, unless there is one
 
 deps-valkey: ## install valkey-server, unless it is there
 	@.ci/tools.sh valkey
+
+mutants: deps ## spoil the library in many ways and see that the tests notice each
+	@go run ./internal/mutants $(ARGS)
 
 check: $(LINT) ## run the linters, and see that code is formatted and go.mod tidy
 	@failed=; step() { echo "$$*"; "$$@" || failed="$$failed$$(printf '\n  %s' "$$*")"; }; \

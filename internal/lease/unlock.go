@@ -66,7 +66,6 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 	t, q := h.tenure, h.tenure.queue
 	now := k.clock.Now()
 	h.state = Released
-	k.unschedule(t)
 	k.held--
 	if heir := k.heir(h, now); heir != nil {
 		t.passes++

@@ -222,3 +222,28 @@ func TestAnUnlockDuringTheLossIsToldOfIt(t *testing.T) {
 		time.Sleep(time.Second)
 	})
 }
+
+func TestALostContextEndsBeforeThisProcessAsksAgain(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		r := w.request("a", terms(900*ms, fixed))
+		res, err := p.Acquire(context.Background(), r, false)
+		require.NoError(t, err)
+		next := p.begin(context.Background(), r, false)
+		synctest.Wait()
+		var m Member
+		res.Hold.Join(context.Background(), &m, func(cause error) {
+			require.ErrorIs(w, cause, fault.ErrLost)
+			time.Sleep(50 * ms) // the lease is over in the store, too
+			synctest.Wait()
+			require.Len(w, w.sent("take"), 1)
+			_, ok := got(next)
+			require.False(w, ok)
+		})
+		a := <-next
+		require.NoError(t, a.err)
+		require.NoError(t, a.unlock())
+		_, err = res.Hold.Unlock(context.Background(), &m)
+		require.ErrorIs(t, err, fault.ErrLost)
+	})
+}

@@ -115,22 +115,15 @@ func (k *Keeper) schedule(t *Tenure, now time.Duration) {
 	k.arm(t.wake, now)
 }
 
-// unschedule stops renewal and every timer of t. The mutex is held.
-func (k *Keeper) unschedule(t *Tenure) {
-	if t.index >= 0 {
-		heap.Remove(&k.heap, t.index)
-	}
+// end stops renewal and every timer of t, for good. The mutex is held.
+func (k *Keeper) end(t *Tenure) {
+	heap.Remove(&k.heap, t.index)
+	l := t.lane
 	if t.due {
 		t.due = false
-		t.lane.waiting--
+		l.waiting--
 	}
-}
-
-// end stops t for good. The mutex is held.
-func (k *Keeper) end(t *Tenure) {
-	k.unschedule(t)
 	t.hold = nil
-	l := t.lane
 	if !t.terms.Fixed {
 		l.members--
 	}

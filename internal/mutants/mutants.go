@@ -1,0 +1,169 @@
+package main
+
+const lua = "scripts/lua/"
+
+var (
+	inScripts   = []string{"./scripts"}
+	inLease     = []string{"./internal/lease"}
+	inReentrant = []string{"./reentrant"}
+	inPubsub    = []string{"./pubsub"}
+	inFence     = []string{"./fence"}
+	inCore      = []string{"./internal/core"}
+)
+
+// mutants are what the tests have to catch. A rule of the design that is not
+// spoilt here is worth a line.
+var mutants = []mutant{
+	// Scripts.
+	{
+		"release without an owner check", lua + "reentrant_release.lua",
+		"redis.call('HDEL', KEYS[1], ARGV[1]) == 0", "redis.call('DEL', KEYS[1]) == 0", inScripts, "",
+	},
+	{
+		"acquire without an expiry", lua + "reentrant_acquire.lua",
+		"  redis.call('PEXPIRE', KEYS[1], ARGV[2])\n  return -2\nend\nlocal", "  return -2\nend\nlocal", inScripts, "",
+	},
+	{
+		"a repeated acquire is refused", lua + "reentrant_acquire.lua",
+		"if not found[1] then", "if true then", inScripts, "",
+	},
+	{
+		"a read-write lock is taken for free", lua + "reentrant_acquire.lua",
+		"if found[2] then", "if false then", inScripts, "",
+	},
+	{
+		"a repeated acquire mints a token", lua + "reentrant_acquire_fenced.lua",
+		"if mine and last and tonumber(last) > 0 then", "if false then", inScripts, "",
+	},
+	{
+		"tokens fall when the counter is lost", lua + "reentrant_acquire_fenced.lua",
+		"if token <= now then", "if false then", inScripts, "",
+	},
+	{
+		"a counter of Redisson gets a TTL", lua + "reentrant_acquire_fenced.lua",
+		"(last and redis.call('PTTL', KEYS[2]) == -1)", "false", inScripts, "",
+	},
+	{
+		"a nested acquire creates the lock", lua + "reentrant_count.lua",
+		"if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then", "if false then", inScripts, "",
+	},
+	{
+		"a nested acquire lowers the TTL", lua + "reentrant_count.lua",
+		"left < 0 and ARGV[3] or math.max(left, 1)", "ARGV[3]", inScripts, "",
+	},
+	{
+		"a renewal lowers the TTL", lua + "reentrant_renew.lua",
+		"if redis.call('PTTL', KEYS[i]) < tonumber(ARGV[n + i]) then", "if true then", inScripts, "",
+	},
+	{
+		"a renewal without an owner check", lua + "reentrant_renew.lua",
+		"elseif mine == 0 then", "elseif false then", inScripts, "",
+	},
+	{
+		"a bad key ends the whole batch", lua + "reentrant_renew.lua",
+		"redis.pcall('HEXISTS'", "redis.call('HEXISTS'", inScripts, "",
+	},
+	{
+		"a release tells nobody", lua + "reentrant_release.lua",
+		"redis.call('PUBLISH', ARGV[2], '0')", "local _ = 0", inScripts, "",
+	},
+	{
+		"a kept lock stays the owner's", lua + "reentrant_release.lua",
+		"ARGV[1] .. ':released'", "ARGV[1]", inScripts, "",
+	},
+	{
+		"a release leaves no receipt", lua + "reentrant_release_receipt.lua",
+		"redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[6])", "local _ = 0", inScripts, "",
+	},
+	{
+		"a fence lets older tokens pass", lua + "fence_guard.lua",
+		"#token < #newest or (#token == #newest and token < newest)", "false", inFence, "",
+	},
+
+	// The core.
+	{
+		"the first deadline counts from the reply", "internal/lease/watch.go",
+		"took: now, deadline: terms.deadline(sent, ", "took: now, deadline: terms.deadline(now, ", inLease, "",
+	},
+	{
+		"a renewed deadline counts from the reply", "internal/lease/watch.go",
+		"t.deadline = max(t.deadline, t.terms.deadline(sent, t.terms.Lease))", "t.deadline = max(t.deadline, t.terms.deadline(now, t.terms.Lease))", inLease, "",
+	},
+	{
+		"a grant that is too late is returned", "internal/lease/keeper.go",
+		"case err == nil && grant.Taken && now < terms.deadline(sent, max(terms.Lease, terms.MinHold)):", "case err == nil && grant.Taken:", inLease, "",
+	},
+	{
+		"renewal goes on after the release", "internal/lease/watch.go",
+		"	heap.Remove(&k.heap, t.index)\n	l := t.lane\n", "	l := t.lane\n", inLease, "",
+	},
+	{
+		"the context ends after the release", "internal/lease/unlock.go",
+		"	m.cancel(fault.ErrNotHeld)\n\n	k.mu.Lock()", "	defer m.cancel(fault.ErrNotHeld)\n\n	k.mu.Lock()", inLease, "",
+	},
+	{
+		"a failed renewal ends the watchdog", "internal/lease/watch.go",
+		"			t.renewAt = again\n", "			t.renewAt = max(again, t.deadline)\n", inLease, "",
+	},
+	{
+		"'not yours' is not believed", "internal/lease/watch.go",
+		"			lost = append(lost, k.lose(h, reason, nil))\n			continue\n		}\n		if t.recheck {", "			_ = reason\n		}\n		if t.recheck {", inLease, "",
+	},
+	{
+		"a grant to a caller who left stays taken", "internal/lease/keeper.go",
+		"	if surplus != nil {\n		k.surplus(surplus)\n	}\n	k.finished()", "	k.finished()", inLease, "",
+	},
+	{
+		"nobody looks for late copies", "internal/lease/condemned.go",
+		"	if k.closed {\n		return\n	}\n	heap.Push", "	return\n	heap.Push", inLease, "",
+	},
+	{
+		"the hub's Look is ignored", "internal/lease/keeper.go",
+		"		q.woken = true\n		if q.tenure == nil {", "		q.woken = s == Message\n		if q.tenure == nil {", inLease, "",
+	},
+	{
+		"a signal during an attempt is lost", "internal/lease/keeper.go",
+		"		q.lookAt = now + k.sleepFor(w.request.Store, grant.Left)\n", "		q.lookAt, q.woken = now+k.sleepFor(w.request.Store, grant.Left), false\n", inLease, "",
+	},
+	{
+		"a leaver does not wake the next", "internal/lease/keeper.go",
+		"	q.wakeHead()\n	stop := k.settleQueue(q)\n	k.mu.Unlock()\n	if stop != nil {\n		stop()\n	}\n	if surplus != nil {\n		k.spawn",
+		"	stop := k.settleQueue(q)\n	k.mu.Unlock()\n	if stop != nil {\n		stop()\n	}\n	if surplus != nil {\n		k.spawn", inLease, "",
+	},
+	{
+		"handoff without a bound", "internal/lease/unlock.go",
+		"t.passes >= terms.Handoff, now-t.took >= handoffTime,", "false,", inLease, "",
+	},
+	{
+		"a fixed lease is handed over", "internal/lease/unlock.go",
+		"case w == nil, w.once, terms.Fixed, terms.MinHold > 0,", "case w == nil, w.once, terms.MinHold > 0,", inLease, "",
+	},
+	{
+		"lost contexts end after the successor may ask", "internal/lease/watch.go",
+		"			m.cancel(h.loss.Cause)\n", "			defer m.cancel(h.loss.Cause)\n", inLease, "",
+	},
+	{
+		"Close releases before contexts end", "internal/lease/close.go",
+		"	k.tellLost(ended)\n	for _, h := range ended {", "	defer k.tellLost(ended)\n	for _, h := range ended {", inLease, "",
+	},
+	{
+		"lanes mix lease lengths", "internal/lease/watch.go",
+		"laneID{r.Store.Renewer(), terms.Lease}", "laneID{r.Store.Renewer(), 30 * time.Second}", inLease, "",
+	},
+	{
+		"a batch that is refused is not split", "internal/core/run.go",
+		"len(locks) == 1 || !refused(err)", "true", inCore, "",
+	},
+	{
+		"no look after the subscription is there again", "pubsub/link.go",
+		"	g.channel.notify(Look)\n", "	_ = Look\n", inPubsub, "",
+	},
+	{
+		"re-entrance by a lease that has ended", "handle.go",
+		"			if l.Valid() {\n				return l\n			}\n			return nil", "			return l", inReentrant, "TestReentrance",
+	},
+	{
+		"Unlock obeys a context that has ended", "internal/lease/unlock.go",
+		"	ctx := newCall(p.values, bound)\n	sent := k.clock.Now()\n	verdict, err := t.store.Release(ctx, ", "	ctx := newCall(p.values, bound)\n	sent := k.clock.Now()\n	verdict, err := t.store.Release(p.values, ", inReentrant, "TestUnlock|TestWait",
+	},
+}
