@@ -10,7 +10,7 @@ TESTFLAGS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-valkey mutants deps deps-valkey check fmt cover clean
+.PHONY: help demo test test-valkey soak mutants deps deps-valkey check fmt cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,9 @@ deps: ## install a server for the tests, unless there is one
 
 deps-valkey: ## install valkey-server, unless it is there
 	@.ci/tools.sh valkey
+
+soak: deps ## ten minutes of cancels and faults; memory and goroutines must stay flat
+	HOLDFAST_SOAK=$${HOLDFAST_SOAK:-10m} go test -race -count=1 -timeout 30m -run '^TestStorm$$' -v ./reentrant
 
 mutants: deps ## spoil the library in many ways and see that the tests notice each
 	@go run ./internal/mutants $(ARGS)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -207,8 +208,15 @@ func TestReplicas_aGrantThatIsAcknowledgedIsReturned(t *testing.T) {
 
 // A storm: random calls that are cancelled at random moments, while connections
 // are killed, scripts forgotten and the server stops for a moment. Whoever is
-// inside with a valid lease must be alone; in the end nothing is left.
+// inside with a valid lease must be alone; memory and goroutines stay flat; in the
+// end nothing is left. make soak runs it for longer, as HOLDFAST_SOAK says.
 func TestStorm(t *testing.T) {
+	length := 8 * time.Second
+	if s := os.Getenv("HOLDFAST_SOAK"); s != "" {
+		var err error
+		length, err = time.ParseDuration(s)
+		require.NoError(t, err)
+	}
 	srv := redistest.Run(t)
 	sessions := []*holdfast.Session{
 		session(t, srv.Addr()),
@@ -221,7 +229,7 @@ func TestStorm(t *testing.T) {
 		token  uint64
 	}
 	oracles := make([]oracle, names)
-	stop, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+	stop, cancel := context.WithTimeout(context.Background(), length)
 	defer cancel()
 	var wg sync.WaitGroup
 	var entered, lost, gaveUp atomic.Int64
@@ -294,14 +302,38 @@ func TestStorm(t *testing.T) {
 		func() { srv.Do(t, "SCRIPT", "FLUSH") },
 		func() { srv.Pause(); time.Sleep(100 * time.Millisecond); srv.Resume() },
 	}
+	type use struct{ goroutines, heap int }
+	measure := func() (most use) { // the least of a few: both go up and down
+		for range 20 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			now := use{runtime.NumGoroutine(), int(m.HeapAlloc)}
+			if most == (use{}) {
+				most = now
+			}
+			most = use{min(most.goroutines, now.goroutines), min(most.heap, now.heap)}
+			time.Sleep(5 * time.Millisecond)
+		}
+		return most
+	}
+	began := time.Now()
+	var early use
 	for i := 0; stop.Err() == nil; i++ {
 		faults[i%len(faults)]()
+		if early == (use{}) && time.Since(began) > length/4 {
+			early = measure()
+		}
 		for _, k := range srv.Keys(t, key(t)+":*") {
 			require.NotEqual(t, "-1", srv.Do(t, "PTTL", k), "%s has no TTL", k)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+	late := measure()
 	wg.Wait()
+	t.Logf("after a quarter %d goroutines and %d KiB, at the end %d and %d KiB", early.goroutines, early.heap>>10, late.goroutines, late.heap>>10)
+	require.LessOrEqual(t, late.goroutines, early.goroutines+100)
+	require.LessOrEqual(t, late.heap, early.heap+(8<<20))
 	errs.Range(func(e, _ any) bool { t.Error(e); return true })
 	t.Logf("%d entered, %d lost, %d gave up", entered.Load(), lost.Load(), gaveUp.Load())
 	require.NotZero(t, entered.Load())
