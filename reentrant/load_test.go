@@ -54,8 +54,8 @@ func TestLoad_aLostLockIsNotAskedForAgain(t *testing.T) {
 func TestLoad_renewalsKeepUpOverASlowNetwork(t *testing.T) {
 	b := breakable(t)
 	hf := session(t, b.proxy.Addr())
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
-	short := newLock(t, hf, key(t)+"-short", holdfast.Options{Lease: 400 * time.Millisecond}) // beside long ones
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 3 * time.Second})
+	short := newLock(t, hf, key(t)+"-short", holdfast.Options{Lease: time.Second}) // beside long ones
 	const locks = 2000
 	leases := make([]*holdfast.Lease, 0, locks+20)
 	var mu sync.Mutex

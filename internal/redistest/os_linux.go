@@ -2,11 +2,14 @@ package redistest
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"syscall"
+	"unsafe"
 )
 
 // dieWithParent makes the kernel kill the process when this one ends, so that
@@ -34,4 +37,23 @@ func suspended(pid int) bool {
 		}
 	}
 	return true
+}
+
+// mapWord maps the first eight bytes of a file, so that they change at once for
+// everybody who has them mapped. The mapping is not valid after unmap.
+func mapWord(f *os.File) (word *atomic.Int64, unmap func(), err error) {
+	b, err := syscall.Mmap(int(f.Fd()), 0, 8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("mmap", err)
+	}
+	return (*atomic.Int64)(unsafe.Pointer(unsafe.SliceData(b))), func() { _ = syscall.Munmap(b) }, nil
+}
+
+// loaded returns nil if the process has the library in its memory.
+func loaded(pid int, library string) error {
+	maps, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
+	if err == nil && !bytes.Contains(maps, []byte(library)) {
+		err = errors.New("the server did not load " + library + ": is it linked statically?")
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -52,6 +53,16 @@ type Options struct {
 	Port int
 	// Cluster enables cluster mode and gives all the slots to this one node.
 	Cluster bool
+	// Clock is the clock of the server, or nil for that of the system.
+	Clock *Clock
+
+	// member is a node of a cluster that is given its slots by others.
+	member bool
+	// config is the first content of a configuration file, if there shall be one
+	// in which the server or others keep what they change.
+	config string
+	// sentinel makes it a sentinel.
+	sentinel bool
 }
 
 // Server is a running server process which nobody else uses.
@@ -64,9 +75,11 @@ type Server struct {
 	dir     string
 	ownsDir bool
 
-	mu    sync.Mutex
-	proc  *osProcess
-	admin rueidis.Client
+	mu     sync.Mutex
+	proc   *osProcess
+	admin  rueidis.Client
+	paused bool
+	source *Server // what it replicates, and again after a restart
 }
 
 // Find returns the path of the server binary that Start uses by default.
@@ -102,6 +115,12 @@ func Start(o Options) (*Server, error) {
 			return nil, err
 		}
 		s.ownsDir = true
+	}
+	if o.config != "" {
+		if err = os.WriteFile(s.configFile(), []byte(o.config), 0o600); err != nil {
+			s.Stop()
+			return nil, err
+		}
 	}
 	for range startTries {
 		if s.port = o.Port; s.port == 0 {
@@ -166,7 +185,7 @@ func (s *Server) Stop() {
 func (s *Server) Kill() {
 	s.mu.Lock()
 	proc, admin := s.proc, s.admin
-	s.proc, s.admin = nil, nil
+	s.proc, s.admin, s.paused = nil, nil, false
 	s.mu.Unlock()
 	if proc != nil {
 		proc.kill()
@@ -198,6 +217,7 @@ func (s *Server) Restart() error {
 func (s *Server) Pause() {
 	err := os.ErrProcessDone
 	if proc := s.process(); proc != nil {
+		s.setPaused(true)
 		err = proc.stop()
 	}
 	if err != nil {
@@ -211,6 +231,7 @@ func (s *Server) Pause() {
 func (s *Server) Resume() {
 	if proc := s.process(); proc != nil {
 		_ = proc.cont()
+		s.setPaused(false)
 	}
 }
 
@@ -218,6 +239,19 @@ func (s *Server) process() *osProcess {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc
+}
+
+func (s *Server) setPaused(paused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = paused
+}
+
+// answers reports whether the server can be asked something.
+func (s *Server) answers() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc != nil && !s.paused
 }
 
 // Log returns everything the server has logged, over all its restarts.
@@ -231,14 +265,28 @@ func (s *Server) Log() string {
 
 func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
 
+func (s *Server) configFile() string { return filepath.Join(s.dir, "server.conf") }
+
 func (s *Server) args() []string {
-	args := []string{
+	var args []string
+	if s.opts.config != "" {
+		args = append(args, s.configFile())
+	}
+	if s.opts.sentinel {
+		args = append(args, "--sentinel")
+	}
+	args = append(args,
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--protected-mode", "no",
-	}
+		// Not the snapshot of its primary: a former replica would start with it.
+		"--repl-diskless-sync-delay", "0", "--rdb-del-sync-files", "yes",
+	)
 	if s.opts.Cluster {
 		// A node that never met another one does not know its own address.
 		args = append(args, "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
+	}
+	if source := s.primary(); source != nil {
+		args = append(args, "--replicaof", "127.0.0.1", strconv.Itoa(source.port))
 	}
 	return append(args, s.opts.Args...)
 }
@@ -259,6 +307,9 @@ func (s *Server) launch() error {
 	cmd := exec.Command(s.Binary, s.args()...)
 	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = logged, logged
+	if s.opts.Clock != nil {
+		cmd.Env = append(os.Environ(), s.opts.Clock.env()...)
+	}
 	proc, err := launch(cmd)
 	if err != nil {
 		return fmt.Errorf("redistest: start %s: %w", s.Binary, err)
@@ -268,7 +319,11 @@ func (s *Server) launch() error {
 	s.mu.Unlock()
 
 	deadline := time.Now().Add(readyTimeout)
-	if err = s.awaitReady(proc, deadline); err == nil && s.opts.Cluster {
+	err = s.awaitReady(proc, deadline)
+	if err == nil && s.opts.Clock != nil {
+		err = s.opts.Clock.check(proc.cmd.Process.Pid)
+	}
+	if err == nil && s.opts.Cluster && !s.opts.member {
 		err = s.ownSlots(deadline)
 	}
 	if err == nil {
@@ -316,22 +371,25 @@ func (s *Server) ping(pid int) error {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	// Inline commands; QUIT makes the server close, which ends the reading.
-	if _, err = io.WriteString(conn, "PING\r\nINFO server\r\nQUIT\r\n"); err != nil {
+	if _, err = io.WriteString(conn, "PING\r\nINFO server\r\n"); err != nil {
 		return err
 	}
-	b, err := io.ReadAll(conn)
+	r := bufio.NewReader(conn)
+	pong, _, err := readValue(r, nil)
 	if err != nil {
 		return err
 	}
-	first, rest, _ := bytes.Cut(b, []byte("\r\n"))
-	if bytes.HasPrefix(first, []byte("-NOAUTH")) {
+	if bytes.HasPrefix(pong, []byte("-NOAUTH")) {
 		return nil
 	}
-	if string(first) != "+PONG" {
-		return fmt.Errorf("PING: %s", first)
+	if string(pong) != "+PONG\r\n" {
+		return fmt.Errorf("PING: %s", pong)
 	}
-	if !bytes.Contains(rest, fmt.Appendf(nil, "process_id:%d\r", pid)) {
+	info, _, err := readValue(r, nil)
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(info, fmt.Appendf(nil, "process_id:%d\r", pid)) {
 		return errors.New("another process answers on the port")
 	}
 	return nil
