@@ -1,5 +1,5 @@
 # Every Go module of this repository by name: `go test ./...` at the root leaves the nested ones out.
-MODULES := . demo
+MODULES := . demo holdfasttest
 
 # The tools of `make check`, each version in this one place. They are installed in .tools and nowhere else.
 LINT_VERSION := v2.15.0

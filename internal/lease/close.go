@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
 )
@@ -28,8 +29,12 @@ func (k *Keeper) Close(ctx context.Context) error {
 
 	// Sweeps go on for minutes, and nobody has a right to what they look for.
 	_ = k.idle(ctx, func() bool { return k.held == 0 && k.running == k.dead.now })
+	k.mu.Lock()
+	k.until = k.clock.Now() + k.config.Timeout
+	k.mu.Unlock()
 	remained := k.endAll()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.config.Timeout)
+	// Every command is over by then; what follows an answer takes no time.
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.config.Timeout+lastWords)
 	defer cancel()
 	_ = k.idle(last, func() bool { return k.held == 0 && k.running == k.dead.now })
 	k.lastSweep(last)
@@ -45,6 +50,19 @@ func (k *Keeper) Close(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return nil
+}
+
+// lastWords is how much later than its commands Close may end.
+const lastWords = 100 * time.Millisecond
+
+// bounded is the bound of a command that is sent now.
+func (k *Keeper) bounded(d time.Duration) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.until > 0 {
+		d = min(d, max(k.until-k.clock.Now(), time.Millisecond))
+	}
+	return d
 }
 
 // idle waits until ok, which is called under the mutex, or ctx ends.

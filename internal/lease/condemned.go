@@ -71,7 +71,7 @@ func (k *Keeper) sweep(now time.Duration) {
 }
 
 func (k *Keeper) sweepOne(c condemnedOwner) {
-	ctx := newCall(context.Background(), k.config.Timeout)
+	ctx := newCall(context.Background(), k.bounded(k.config.Timeout))
 	_, err := c.store.Release(ctx, c.owner, 0)
 	ctx.stop()
 	now := k.clock.Now()

@@ -99,6 +99,7 @@ type Keeper struct {
 	dead     condemned
 	closing  bool
 	closed   bool
+	until    time.Duration // once Close has lost patience: when every command is to be over
 	running  int           // goroutines of ours
 	changed  chan struct{} // closed and remade when running or held falls, while closing
 }
@@ -254,7 +255,8 @@ func (k *Keeper) enqueue(w *waiter) error {
 		q = &queue{id: r.ID}
 		k.queues[r.ID] = q
 	}
-	if w.once && (q.tenure != nil || q.length > 0 && q.word == taken) {
+	holds := q.tenure != nil && q.tenure.hold != nil // and not: has just lost it
+	if w.once && (holds || q.length > 0 && q.word == taken) {
 		k.mu.Unlock()
 		return fault.ErrNotAcquired
 	}

@@ -187,7 +187,7 @@ func (k *Keeper) letGo(p *parting, pause time.Duration) error {
 // pause.
 func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time.Duration, err error) {
 	t := p.hold.tenure
-	ctx := newCall(p.values, bound)
+	ctx := newCall(p.values, k.bounded(bound))
 	sent := k.clock.Now()
 	verdict, err := t.store.Release(ctx, t.owner, p.keep)
 	ctx.stop()
@@ -210,7 +210,8 @@ func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time
 		p.failures++
 		err = unwrap(err)
 		k.mu.Lock()
-		over = k.closed || now+pause >= t.deadline // in which case the store lets go by itself
+		// The store lets go by itself at the deadline.
+		over = now+pause >= t.deadline || k.until > 0 && now+pause >= k.until
 		k.mu.Unlock()
 		if over {
 			err = errors.Join(fault.ErrUnknown, err)
