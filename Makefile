@@ -56,8 +56,9 @@ check: $(LINT) ## run the linters, and see that code is formatted and go.mod tid
 	done; \
 	[ -z "$$failed" ] || { echo "make: failed:$$failed"; exit 1; }
 
-fmt: $(LINT) ## format all code
+fmt: $(LINT) ## format all code, and tidy every go.mod
 	$(LINT) fmt
+	@for m in $(MODULES); do go -C $$m mod tidy; done
 
 cover: deps ## measure which code the root module's tests run
 	go test -count=1 -coverpkg=./... -coverprofile=coverage.out ./...
