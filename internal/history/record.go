@@ -206,6 +206,25 @@ func (r *Record) Covers(live []Interval) error {
 	return nil
 }
 
+// Orphans returns the periods of owners that no hold of the history has, the
+// longest first: attempts whose callers had left when they were granted.
+func (r *Record) Orphans(ops []Op) []Period {
+	known := map[string]bool{}
+	for i := range ops {
+		known[ops[i].Owner] = true
+	}
+	var orphans []Period
+	for _, k := range r.keys {
+		for _, p := range k.periods {
+			if !known[p.Owner] {
+				orphans = append(orphans, p)
+			}
+		}
+	}
+	slices.SortFunc(orphans, func(a, b Period) int { return cmp.Compare(b.To-b.From, a.To-a.From) })
+	return orphans
+}
+
 // A Delay is a time for which somebody waited for a lock that was free.
 type Delay struct {
 	For  time.Duration

@@ -58,6 +58,8 @@ func TestRecord_line(t *testing.T) {
 	}
 	require.False(t, r.Taken("other", 0, ms(9000)))
 
+	require.Equal(t, []Period{{"b:1", ms(1400), ms(1500)}, {"c:1", ms(2000), ms(2010)}}, r.Orphans([]Op{{Owner: "a:1"}}))
+
 	live := []Interval{{Name: "k", Owner: "a:1", From: ms(1010), To: ms(1299)}}
 	require.NoError(t, r.Covers(live))
 	for _, v := range []Interval{
