@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // Mutex is the model of an exclusive lock that is re-entered by its owner:
@@ -34,6 +35,10 @@ type mutexState struct {
 	Forced [4]string
 }
 
+// untoldFor is how long after a loss was noticed the queue of its session may
+// still refuse.
+const untoldFor = 10 * time.Millisecond
+
 // Prepare implements Model.
 func (m Mutex) Prepare(ops []Op) []Op {
 	var out []Op
@@ -62,6 +67,13 @@ func (m Mutex) Prepare(ops []Op) []Op {
 		}
 		l.over = l.over || op.Verb == Unlock && op.Count == 0 && op.Outcome != Lost
 	}
+	// A session that lost a lock and does not know it yet refuses without asking.
+	untold := map[string][]*life{}
+	for _, l := range lives {
+		if l.grant != nil && l.lost {
+			untold[l.grant.Session] = append(untold[l.grant.Session], l)
+		}
+	}
 	excuse := m.excuses(ops)
 	for i := range ops {
 		op := ops[i]
@@ -74,6 +86,11 @@ func (m Mutex) Prepare(ops []Op) []Op {
 			continue
 		case op.Outcome == Refused:
 			op.Excuse = excuse(&op)
+			for _, l := range untold[op.Session] {
+				if l.grant.Call <= op.Return && op.Call <= l.lostAt+int64(untoldFor) {
+					op.Excuse = "its session has lost it and does not know"
+				}
+			}
 		}
 		out = append(out, op)
 	}
