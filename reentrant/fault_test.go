@@ -443,3 +443,32 @@ func TestFault_aServerRestartWithAOFKeepsTheHolder(t *testing.T) {
 	require.NoError(t, ctx.Err())
 	require.NoError(t, lease.Unlock(ctx))
 }
+
+func TestFault_aSweepThatFailsIsSoonTriedAgain(t *testing.T) {
+	b := breakable(t)
+	l := newLock(t, session(t, b.proxy.Addr()), key(t))
+	b.proxy.DropReply(sha(t, b.Server, scripts.ReentrantAcquire), 1)
+	b.proxy.Answer(sha(t, b.Server, scripts.ReentrantRelease), "-LOADING a moment\r\n", 1)
+	_, _, err := l.TryLock(context.Background())
+	require.ErrorIs(t, err, holdfast.ErrUnavailable)
+	redistest.Eventually(t, 500*time.Millisecond, "the orphan is gone", func() bool { return b.Do(t, "EXISTS", key(t)) == "0" })
+}
+
+func TestFault_aTryLockIsNotRefusedByAnAnswerFromBeforeIt(t *testing.T) {
+	b := breakable(t)
+	held, theirs := lock(t, newLock(t, session(t, b.Addr()), key(t)))
+	hf := session(t, b.proxy.Addr())
+	l := newLock(t, hf, key(t))
+	reply := b.proxy.HoldReply(sha(t, b.Server, scripts.ReentrantAcquire))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { _, _, err := l.Lock(ctx); done <- err }()
+	<-reply.Held() // the answer is "taken"
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.NoError(t, theirs.Unlock(held))
+	go func() { _, _, err := l.TryLock(context.Background()); done <- err }()
+	waiting(t, hf, 1)
+	reply.Release()
+	require.NoError(t, <-done)
+}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/anishathalye/porcupine" //nolint:depguard // only tests import this package
@@ -58,7 +59,8 @@ func check(m Model, ops []Op, limit time.Duration) error {
 		operations[i] = porcupine.Operation{ClientId: op.Client, Input: op, Call: op.Call, Return: op.Return}
 	}
 	start := &place{state: m.Init()}
-	deepest := start
+	var deepest atomic.Pointer[place] // a search that took too long still goes on
+	deepest.Store(start)
 	switch porcupine.CheckOperationsTimeout(porcupine.Model{
 		Init:  func() any { return start },
 		Equal: func(a, b any) bool { return a.(*place).state == b.(*place).state },
@@ -66,8 +68,8 @@ func check(m Model, ops []Op, limit time.Duration) error {
 			from, op := at.(*place), input.(*Op)
 			next, ok := m.Step(from.state, op)
 			to := &place{next, op, from, from.depth + 1}
-			if ok && to.depth > deepest.depth {
-				deepest = to
+			if ok && to.depth > deepest.Load().depth {
+				deepest.Store(to)
 			}
 			return ok, to
 		},
@@ -75,9 +77,9 @@ func check(m Model, ops []Op, limit time.Duration) error {
 	case porcupine.Ok:
 		return nil
 	case porcupine.Unknown:
-		return fmt.Errorf("no order of %d operations was found in %v", len(ops), limit)
+		return fmt.Errorf("no order of %d operations was found in %v\n%s", len(ops), limit, explain(ops, deepest.Load()))
 	default:
-		return fmt.Errorf("no order of %d operations is possible\n%s", len(ops), explain(ops, deepest))
+		return fmt.Errorf("no order of %d operations is possible\n%s", len(ops), explain(ops, deepest.Load()))
 	}
 }
 

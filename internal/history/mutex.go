@@ -15,7 +15,7 @@ import (
 //   - a hold that was lost ends between the last moment at which its lease was seen
 //     valid and the moment at which the loss was known;
 //   - it is refused only while it is taken, or where there is an excuse: its session
-//     queues for it, or see Taken.
+//     queues for it, or does not know yet that it was removed by force, or see Taken.
 type Mutex struct {
 	// Taken tells whether the server's record has the lock taken at some moment of
 	// an interval. It excuses refusals for which the history shows no holder, since
@@ -35,8 +35,8 @@ type mutexState struct {
 	Forced [4]string
 }
 
-// untoldFor is how long after a loss was noticed the queue of its session may
-// still refuse.
+// untoldFor is how long after a loss was noticed its session may still refuse
+// without asking: contexts end first.
 const untoldFor = 10 * time.Millisecond
 
 // Prepare implements Model.
@@ -45,6 +45,7 @@ func (m Mutex) Prepare(ops []Op) []Op {
 	type life struct {
 		grant           *Op
 		validAt, lostAt int64
+		end             int64 // of the last Unlock
 		lost, over      bool
 	}
 	lives := map[string]*life{}
@@ -65,16 +66,22 @@ func (m Mutex) Prepare(ops []Op) []Op {
 		if op.Outcome == Lost {
 			l.lost, l.lostAt = true, min(l.lostAt, op.LostAt, op.Return)
 		}
+		if op.Verb == Unlock {
+			l.end = max(l.end, op.Return)
+		}
 		l.over = l.over || op.Verb == Unlock && op.Count == 0 && op.Outcome != Lost
 	}
-	// A session that lost a lock and does not know it yet refuses without asking.
-	untold := map[string][]*life{}
+	holds := map[string][]span{}
 	for _, l := range lives {
-		if l.grant != nil && l.lost {
-			untold[l.grant.Session] = append(untold[l.grant.Session], l)
+		switch {
+		case l.grant == nil:
+		case l.lost:
+			holds[l.grant.Session] = append(holds[l.grant.Session], span{l.grant.Call, l.lostAt + int64(untoldFor), 0})
+		case l.over:
+			holds[l.grant.Session] = append(holds[l.grant.Session], span{l.grant.Call, l.end, 0})
 		}
 	}
-	excuse := m.excuses(ops)
+	excuse := m.excuses(ops, holds)
 	for i := range ops {
 		op := ops[i]
 		switch {
@@ -86,11 +93,6 @@ func (m Mutex) Prepare(ops []Op) []Op {
 			continue
 		case op.Outcome == Refused:
 			op.Excuse = excuse(&op)
-			for _, l := range untold[op.Session] {
-				if l.grant.Call <= op.Return && op.Call <= l.lostAt+int64(untoldFor) {
-					op.Excuse = "its session has lost it and does not know"
-				}
-			}
 		}
 		out = append(out, op)
 	}
@@ -108,42 +110,33 @@ func (m Mutex) Prepare(ops []Op) []Op {
 	return out
 }
 
-// excuses returns what finds the excuse of a refusal.
-func (m Mutex) excuses(ops []Op) func(*Op) string {
-	waits := map[string][]*Op{} // the calls of each session, by call
+// excuses returns what finds the excuse of a refusal. The holds are those of each
+// session, for as long as it believes in them.
+func (m Mutex) excuses(ops []Op, holds map[string][]span) func(*Op) string {
+	waits := map[string][]span{}
 	firstGhost := int64(Never)
 	for i := range ops {
 		op := &ops[i]
 		if op.Verb == Lock || op.Verb == TryLock {
-			waits[op.Session] = append(waits[op.Session], op)
+			waits[op.Session] = append(waits[op.Session], span{op.Call, op.Return, op.Client})
 		}
 		if op.Ghost || op.Outcome == Lost { // the server lets go of what was lost a little later
 			firstGhost = min(firstGhost, op.Call)
 		}
 	}
-	ends := map[string][]int64{} // the latest return of the first calls
-	for session, calls := range waits {
-		last := int64(0)
-		for _, op := range calls {
-			last = max(last, op.Return)
-			ends[session] = append(ends[session], last)
-		}
+	queues, beliefs := map[string]spans{}, map[string]spans{}
+	for session, all := range waits {
+		queues[session] = index(all)
 	}
-	// A session whose callers queue refuses at once.
-	queued := func(op *Op) bool {
-		calls := waits[op.Session]
-		i, _ := slices.BinarySearchFunc(calls, op.Return, func(o *Op, at int64) int { return cmp.Compare(o.Call, at+1) })
-		for i--; i >= 0 && ends[op.Session][i] >= op.Call; i-- {
-			if o := calls[i]; o.Client != op.Client && o.Return >= op.Call {
-				return true
-			}
-		}
-		return false
+	for session, all := range holds {
+		beliefs[session] = index(all)
 	}
 	return func(op *Op) string {
 		switch {
-		case queued(op):
+		case queues[op.Session].meet(op):
 			return "its session queues"
+		case beliefs[op.Session].meet(op):
+			return "its session has it"
 		case m.Taken != nil && m.Taken(op.Name, op.Call, op.Return):
 			return "the server has it taken"
 		case m.Taken == nil && firstGhost <= op.Return:
@@ -151,6 +144,40 @@ func (m Mutex) excuses(ops []Op) func(*Op) string {
 		}
 		return ""
 	}
+}
+
+// A span is a time in which a client did something; 0 is none of them.
+type span struct {
+	from, to int64
+	client   int
+}
+
+// spans are sorted by from.
+type spans struct {
+	all  []span
+	upto []int64 // the latest end of that span and those before it
+}
+
+func index(all []span) spans {
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	s := spans{all: all}
+	last := int64(0)
+	for _, v := range all {
+		last = max(last, v.to)
+		s.upto = append(s.upto, last)
+	}
+	return s
+}
+
+// meet reports whether a span of somebody else has a moment in common with op.
+func (s spans) meet(op *Op) bool {
+	i, _ := slices.BinarySearchFunc(s.all, op.Return, func(v span, at int64) int { return cmp.Compare(v.from, at+1) })
+	for i--; i >= 0 && s.upto[i] >= op.Call; i-- {
+		if v := s.all[i]; v.client != op.Client && v.to >= op.Call {
+			return true
+		}
+	}
+	return false
 }
 
 // Init implements Model.

@@ -177,6 +177,14 @@ var mutexHistories = []struct {
 		op(1, Unlock, 41, 45, Done, of("a", 5, 0)), op(3, Unlock, 60, 70, Lost, of("c", 6, 0), lostAt(55)),
 		op(2, Unlock, 80, 90, Done, of("b", 7, 0)),
 	}, nil},
+	{"refused by a session that does not know yet", true, []Op{
+		op(1, Lock, 0, 10, Done, of("a", 5, 1), validAt(10)), op(9, Force, 20, 30, Done),
+		op(4, TryLock, 40, 50, Refused, session("s1")), op(1, Unlock, 61, 65, Lost, of("a", 5, 0), lostAt(55)),
+	}, func(m *Mutex) { m.Taken = func(string, int64, int64) bool { return false } }},
+	{"refused by a session that knows", false, []Op{
+		op(1, Lock, 0, 10, Done, of("a", 5, 1), validAt(10)), op(9, Force, 20, 30, Done),
+		op(4, TryLock, 56+int64(untoldFor), 60+int64(untoldFor), Refused, session("s1")), op(1, Unlock, 61, 65, Lost, of("a", 5, 0), lostAt(55)),
+	}, func(m *Mutex) { m.Taken = func(string, int64, int64) bool { return false } }},
 	{"taken before it was removed by force", false, []Op{
 		op(1, Lock, 0, 10, Done, of("a", 5, 1), validAt(18)), op(9, Force, 20, 30, Done), op(2, Lock, 11, 19, Done, of("b", 6, 1)),
 		op(1, Unlock, 41, 50, Lost, of("a", 5, 0), lostAt(42), validAt(20)),

@@ -17,7 +17,8 @@ const (
 	// maxSweeps bounds the sweeps that are under way at once.
 	maxSweeps = 64
 
-	// sweepAgain is the pause after a sweep that got no answer.
+	// sweepAgain is the longest pause after a sweep that got no answer. The first is
+	// short: the lock may be taken by nobody at that moment.
 	sweepAgain = time.Second
 
 	// longestSweep bounds how long an owner is looked for while nobody answers;
@@ -32,6 +33,7 @@ type condemnedOwner struct {
 	since time.Duration
 	due   time.Duration
 	step  int
+	fails int // since the last answer
 }
 
 // condemned are the condemned owners, the first to be swept first.
@@ -77,11 +79,15 @@ func (k *Keeper) sweepOne(c condemnedOwner) {
 	now := k.clock.Now()
 	k.mu.Lock()
 	k.dead.now--
-	wait := sweepAgain
+	var wait time.Duration
 	if err == nil || fault.ClassOf(err) == fault.Fatal {
+		c.fails = 0
 		if c.step++; c.step < len(sweeps) {
 			wait = sweeps[c.step]
 		}
+	} else {
+		wait = min(4*time.Millisecond<<min(c.fails, 10), sweepAgain)
+		c.fails++
 	}
 	if c.due = now + wait; c.step < len(sweeps) && now-c.since < longestSweep && !k.closed {
 		heap.Push(&k.dead.waiting, c)

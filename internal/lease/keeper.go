@@ -503,7 +503,7 @@ func (k *Keeper) try(w *waiter, block int) {
 		k.sawTrip(now - sent)
 		q.word, q.err, q.failures, q.wins = taken, nil, 0, 0
 		q.lookAt = now + k.sleepFor(w.request.Store, grant.Left)
-		k.answerOnce(q, fault.ErrNotAcquired)
+		k.refuseOnce(q, sent)
 	default:
 		k.attemptFailed(w, now, err)
 	}
@@ -572,6 +572,28 @@ func (k *Keeper) answerOnce(q *queue, err error) {
 			w.signal()
 		}
 		w = next
+	}
+}
+
+// refuseOnce tells those that wanted only one answer that the lock was taken when
+// it was asked for at sent: those behind somebody who waits, for then this process
+// queues for it, and those that had called by then. The lock may have become free
+// before the others called, so they ask for themselves. The mutex is held.
+func (k *Keeper) refuseOnce(q *queue, sent time.Duration) {
+	queues := false
+	for w := q.first; w != nil; {
+		next := w.next
+		switch {
+		case !w.once:
+			queues = true
+		case queues || w.began <= sent:
+			k.refuse(w, fault.ErrNotAcquired)
+			w.signal()
+		}
+		w = next
+	}
+	if q.first != nil && q.first.once {
+		q.lookAt = 0
 	}
 }
 
