@@ -314,7 +314,10 @@ func TestDeadNode(t *testing.T) {
 	redistest.Eventually(t, patience, "confirmed", confirmed)
 	for i, e := range ears {
 		_, messages := e.counts()
-		require.NoError(t, c.Do(t.Context(), c.B().Spublish().Channel(fmt.Sprint("c", i)).Message("m").Build()).Error())
+		// The client may still have a connection to the node that was killed.
+		redistest.Eventually(t, patience, "published", func() bool {
+			return c.Do(t.Context(), c.B().Spublish().Channel(fmt.Sprint("c", i)).Message("m").Build()).Error() == nil
+		})
 		e.untilMessages(t, messages+1)
 	}
 }
