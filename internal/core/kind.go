@@ -60,7 +60,6 @@ type Env struct {
 	Hub      *pubsub.Hub
 	Session  string // the session's id
 	Receipts bool
-	Timeout  time.Duration
 }
 
 // Settings are the options of a handle in the form in which scripts want them.

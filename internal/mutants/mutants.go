@@ -114,6 +114,10 @@ var mutants = []mutant{
 		"	if surplus != nil {\n		k.surplus(surplus)\n	}\n	k.finished()", "	k.finished()", inLease, "",
 	},
 	{
+		"a caller who leaves keeps a grant of that moment", "internal/lease/keeper.go",
+		"	w.hold, w.left = nil, true\n", "	w.left = true\n", inLease, "",
+	},
+	{
 		"nobody looks for late copies", "internal/lease/condemned.go",
 		"	if k.closed {\n		return\n	}\n	heap.Push", "	return\n	heap.Push", inLease, "",
 	},
