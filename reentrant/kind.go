@@ -29,7 +29,14 @@ func (kind) Renewer(env *core.Env) lease.Renewer {
 }
 
 func (kind) Open(env *core.Env, key string, s *core.Settings) core.Lock {
-	return &store{env: env, key: key, settings: s}
+	l := &store{env: env, key: key, settings: s, channel: core.Prefixed("redisson_lock__channel", key)}
+	if s.Fencing {
+		l.counter = core.Prefixed("redisson_lock_token", key)
+	}
+	if env.Receipts {
+		l.receipt = core.Prefixed("redisson_unlock_latch", key) + ":" + env.Session
+	}
+	return l
 }
 
 // store asks Redis for one lock.
@@ -37,9 +44,10 @@ type store struct {
 	env      *core.Env
 	key      string
 	settings *core.Settings
+	channel  string
+	counter  string // of tokens; with fencing
+	receipt  string // with receipts
 }
-
-func (s *store) channel() string { return core.Prefixed("redisson_lock__channel", s.key) }
 
 func (s *store) Take(ctx context.Context, owner string, block int) (lease.Grant, error) {
 	if s.settings.Replicas > 0 {
@@ -67,7 +75,7 @@ func (s *store) take(ctx context.Context, c rueidis.CoreClient, owner string, bl
 
 func (s *store) takeFenced(ctx context.Context, c rueidis.CoreClient, owner string, block int) (lease.Grant, error) {
 	reply, err := scripts.ReentrantAcquireFenced.Exec(ctx, c,
-		[]string{s.key, core.Prefixed("redisson_lock_token", s.key)},
+		[]string{s.key, s.counter},
 		[]string{owner, s.settings.Take, strconv.Itoa(block), s.settings.Retention}).ToMessage()
 	if err != nil {
 		return lease.Grant{}, core.Fail(err)
@@ -95,18 +103,18 @@ func (s *store) Count(ctx context.Context, owner string, holds int) (lease.Verdi
 		[]string{s.key}, []string{owner, strconv.Itoa(holds), s.settings.Lease}))
 }
 
-func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (lease.Verdict, error) {
+func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (lease.Farewell, error) {
 	publish, stay := s.env.PublishWith(ctx), "0"
 	if keep > 0 {
 		stay = core.Millis(keep)
 	}
 	if !s.env.Receipts {
-		return core.Verdict(scripts.ReentrantRelease.Exec(ctx, s.env.Client,
-			[]string{s.key}, []string{owner, s.channel(), publish, stay}))
+		return s.env.Farewell(scripts.ReentrantRelease.Exec(ctx, s.env.Client,
+			[]string{s.key}, []string{owner, s.channel, publish, stay}), publish)
 	}
-	return core.Verdict(scripts.ReentrantReleaseReceipt.Exec(ctx, s.env.Client,
-		[]string{s.key, core.Prefixed("redisson_unlock_latch", s.key) + ":" + s.env.Session},
-		[]string{owner, s.channel(), publish, stay, owner[strings.LastIndexByte(owner, ':')+1:], receiptLife}))
+	return s.env.Farewell(scripts.ReentrantReleaseReceipt.Exec(ctx, s.env.Client,
+		[]string{s.key, s.receipt},
+		[]string{owner, s.channel, publish, stay, owner[strings.LastIndexByte(owner, ':')+1:], receiptLife}), publish)
 }
 
 func (s *store) Receipts() bool { return s.env.Receipts }
@@ -117,12 +125,12 @@ func (s *store) Renewal(owner string, d time.Duration) lease.Renewal {
 	return lease.Renewal{Key: s.key, Owner: owner, Lease: d}
 }
 
-func (s *store) Subscribe(notify func(lease.Signal)) (stop func()) {
-	return s.env.Subscribe(s.channel(), notify)
+func (s *store) Subscribe(l lease.Listener) (stop func()) {
+	return s.env.Subscribe(s.channel, l)
 }
 
-func (s *store) Join(notify func(lease.Signal)) (stop func(), ok bool) {
-	return s.env.Join(s.channel, notify)
+func (s *store) Join(l lease.Listener) (stop func(), ok bool) {
+	return s.env.Join(s.channel, l)
 }
 
 func (s *store) LongestSleep() time.Duration { return s.env.LongestSleep() }
@@ -153,6 +161,6 @@ func (s *store) Info(ctx context.Context) (core.Info, error) {
 
 func (s *store) Force(ctx context.Context) (bool, error) {
 	n, err := scripts.ReentrantForce.Exec(ctx, s.env.Client,
-		[]string{s.key}, []string{s.channel(), s.env.PublishWith(ctx)}).AsInt64()
+		[]string{s.key}, []string{s.channel, s.env.PublishWith(ctx)}).AsInt64()
 	return n == 1, core.Fail(err)
 }

@@ -269,29 +269,29 @@ func TestCount(t *testing.T) {
 func TestRelease(t *testing.T) {
 	table{script: scripts.ReentrantRelease, keys: "lock", rows: []row{
 		{"the lock is free and told once", []step{
-			{do: held, args: "me channel PUBLISH 0", reply: "1", again: "0", heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 0", reply: "2", again: "0", heard: "PUBLISH"},
 		}},
 		{"it is told to the sharded channel", []step{
-			{do: held, args: "me channel SPUBLISH 0", reply: "1", again: "0", heard: "SPUBLISH"},
+			{do: held, args: "me channel SPUBLISH 0", reply: "2", again: "0", heard: "SPUBLISH"},
 		}},
 		{"it is told to both channels", []step{
-			{do: held, args: "me channel BOTH 0", reply: "1", again: "0", heard: "BOTH"},
+			{do: held, args: "me channel BOTH 0", reply: "3", again: "0", heard: "BOTH"},
 		}},
 		{"all nested holds are given back at once", []step{
-			{do: "HSET lock me 3; PEXPIRE lock 60000", args: "me channel PUBLISH 0", reply: "1", again: "0", heard: "PUBLISH"},
+			{do: "HSET lock me 3; PEXPIRE lock 60000", args: "me channel PUBLISH 0", reply: "2", again: "0", heard: "PUBLISH"},
 		}},
 		{"a lock without TTL is free", []step{
-			{do: "HSET lock me 1", args: "me channel PUBLISH 0", reply: "1", again: "0", heard: "PUBLISH"},
+			{do: "HSET lock me 1", args: "me channel PUBLISH 0", reply: "2", again: "0", heard: "PUBLISH"},
 		}},
 		{"nobody's lock is told of to nobody", []step{
 			{args: "me channel PUBLISH 0", reply: "0"},
 		}},
 		{"a stranger changes nothing", []step{
 			{do: taken, args: "me channel PUBLISH 0", reply: "-1", lock: "you=1", ttl: 60_000},
-			{args: "you channel PUBLISH 0", reply: "1", again: "0", heard: "PUBLISH"},
+			{args: "you channel PUBLISH 0", reply: "2", again: "0", heard: "PUBLISH"},
 		}},
 		{"a late copy after another took the lock changes nothing", []step{
-			{do: held, args: "me channel PUBLISH 0", reply: "1", again: "0", heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 0", reply: "2", again: "0", heard: "PUBLISH"},
 			{do: taken, args: "me channel PUBLISH 0", reply: "-1", lock: "you=1", ttl: 60_000},
 		}},
 		{"a read-write lock of others is left alone", []step{
@@ -304,31 +304,31 @@ func TestRelease(t *testing.T) {
 
 		// A lock that is kept is nobody's: a repeat finds nothing of the owner.
 		{"a lock that is kept is so for as long as asked", []step{
-			{do: "HSET lock me 1; PEXPIRE lock 600000", args: "me channel PUBLISH 60000", reply: "1", again: "-1", lock: "me:released=1", ttl: 60_000, heard: "PUBLISH"},
+			{do: "HSET lock me 1; PEXPIRE lock 600000", args: "me channel PUBLISH 60000", reply: "2", again: "-1", lock: "me:released=1", ttl: 60_000, heard: "PUBLISH"},
 		}},
 		{"also if that is longer than was left", []step{
-			{do: held, args: "me channel PUBLISH 600000", reply: "1", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 600000", reply: "2", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "PUBLISH"},
 		}},
 		{"a lock without TTL, which would stay taken for ever, is kept for as long as asked", []step{
-			{do: "HSET lock me 1", args: "me channel PUBLISH 60000", reply: "1", again: "-1", lock: "me:released=1", ttl: 60_000, heard: "PUBLISH"},
+			{do: "HSET lock me 1", args: "me channel PUBLISH 60000", reply: "2", again: "-1", lock: "me:released=1", ttl: 60_000, heard: "PUBLISH"},
 		}},
 		{"a lock that is kept is told of to the sharded channel", []step{
-			{do: held, args: "me channel SPUBLISH 600000", reply: "1", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "SPUBLISH"},
+			{do: held, args: "me channel SPUBLISH 600000", reply: "2", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "SPUBLISH"},
 		}},
 		{"a lock that is kept is told of to both channels", []step{
-			{do: held, args: "me channel BOTH 600000", reply: "1", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "BOTH"},
+			{do: held, args: "me channel BOTH 600000", reply: "3", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "BOTH"},
 		}},
 		{"of all nested holds one mark is left", []step{
-			{do: "HSET lock me 3; PEXPIRE lock 60000", args: "me channel PUBLISH 600000", reply: "1", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "PUBLISH"},
+			{do: "HSET lock me 3; PEXPIRE lock 60000", args: "me channel PUBLISH 600000", reply: "2", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "PUBLISH"},
 		}},
 		{"a late copy neither lifts nor lowers the TTL of a lock that is kept, nor frees it", []step{
-			{do: held, args: "me channel PUBLISH 600000", reply: "1", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 600000", reply: "2", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "PUBLISH"},
 			{args: "me channel PUBLISH 60000", reply: "-1", lock: "me:released=1", ttl: 600_000},
 			{args: "me channel PUBLISH 0", reply: "-1", lock: "me:released=1", ttl: 600_000},
 			{do: "PEXPIRE lock 60000", args: "me channel PUBLISH 600000", reply: "-1", lock: "me:released=1", ttl: 60_000},
 		}},
 		{"a late copy after a kept lock is over changes nothing", []step{
-			{do: held, args: "me channel PUBLISH 600000", reply: "1", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 600000", reply: "2", again: "-1", lock: "me:released=1", ttl: 600_000, heard: "PUBLISH"},
 			{do: "DEL lock", args: "me channel PUBLISH 600000", reply: "0"},
 			{do: taken, args: "me channel PUBLISH 600000", reply: "-1", lock: "you=1", ttl: 60_000},
 		}},
@@ -368,12 +368,12 @@ func TestRelease_lateCommandsOfTheOwnerFindNothing(t *testing.T) {
 	for _, before := range []string{held, "HSET lock me 3; PEXPIRE lock 600000", "HSET lock me 1"} {
 		t.Run(before, func(t *testing.T) {
 			table{script: scripts.ReentrantRelease, keys: "lock", rows: rows(step{
-				do: before, args: "me channel PUBLISH 60000", reply: "1", again: "-1", heard: "PUBLISH",
+				do: before, args: "me channel PUBLISH 60000", reply: "2", again: "-1", heard: "PUBLISH",
 			})}.run(t)
 		})
 		t.Run(before+", with receipt", func(t *testing.T) {
 			table{script: scripts.ReentrantReleaseReceipt, keys: "lock more", rows: rows(step{
-				do: before, args: "me channel PUBLISH 60000 7 60000", reply: "1", more: "'7", moreTTL: 60_000, heard: "PUBLISH",
+				do: before, args: "me channel PUBLISH 60000 7 60000", reply: "2", again: "1", more: "'7", moreTTL: 60_000, heard: "PUBLISH",
 			})}.run(t)
 		})
 	}
@@ -381,22 +381,22 @@ func TestRelease_lateCommandsOfTheOwnerFindNothing(t *testing.T) {
 
 func TestReleaseReceipt(t *testing.T) {
 	table{script: scripts.ReentrantReleaseReceipt, keys: "lock more", rows: []row{
-		{"the lock is free, told once, and a repeat answers as the first did", []step{
-			{do: held, args: "me channel PUBLISH 0 7 60000", reply: "1", more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+		{"the lock is free, told once, and a repeat answers that it is released", []step{
+			{do: held, args: "me channel PUBLISH 0 7 60000", reply: "2", again: "1", more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 		}},
 		{"it is told to the sharded channel", []step{
-			{do: held, args: "me channel SPUBLISH 0 7 60000", reply: "1", more: "'7", moreTTL: 60_000, heard: "SPUBLISH"},
+			{do: held, args: "me channel SPUBLISH 0 7 60000", reply: "2", again: "1", more: "'7", moreTTL: 60_000, heard: "SPUBLISH"},
 		}},
 		{"it is told to both channels", []step{
-			{do: held, args: "me channel BOTH 0 7 60000", reply: "1", more: "'7", moreTTL: 60_000, heard: "BOTH"},
+			{do: held, args: "me channel BOTH 0 7 60000", reply: "3", again: "1", more: "'7", moreTTL: 60_000, heard: "BOTH"},
 		}},
 		{"a repeat is exact after another owner took the lock", []step{
-			{do: held, args: "me channel PUBLISH 0 7 60000", reply: "1", more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 0 7 60000", reply: "2", again: "1", more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 			{do: taken, args: "me channel PUBLISH 0 7 60000", reply: "1", lock: "you=1", ttl: 60_000, more: "'7", moreTTL: 60_000},
 		}},
 		{"a repeat of an older release is exact", []step{
-			{do: held, args: "me channel PUBLISH 0 7 60000", reply: "1", more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
-			{do: "HSET lock me2 1; PEXPIRE lock 60000", args: "me2 channel PUBLISH 0 9 60000", reply: "1", more: "'9", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 0 7 60000", reply: "2", again: "1", more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: "HSET lock me2 1; PEXPIRE lock 60000", args: "me2 channel PUBLISH 0 9 60000", reply: "2", again: "1", more: "'9", moreTTL: 60_000, heard: "PUBLISH"},
 			{args: "me channel PUBLISH 0 7 60000", reply: "1", more: "'9", moreTTL: 60_000},
 		}},
 		{"a later sequence than the receipt was not released", []step{
@@ -404,13 +404,13 @@ func TestReleaseReceipt(t *testing.T) {
 			{do: taken, args: "me channel PUBLISH 0 8 600000", reply: "-1", lock: "you=1", ttl: 60_000, more: "'7", moreTTL: 60_000},
 		}},
 		{"sequences compare as numbers", []step{
-			{do: held + "; SET more 9 PX 60000", args: "me channel PUBLISH 0 10 60000", reply: "1", more: "'10", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: held + "; SET more 9 PX 60000", args: "me channel PUBLISH 0 10 60000", reply: "2", again: "1", more: "'10", moreTTL: 60_000, heard: "PUBLISH"},
 		}},
 		{"the release of an older sequence leaves a newer receipt", []step{
-			{do: held + "; SET more 9 PX 60000", args: "me channel PUBLISH 0 7 600000", reply: "1", more: "'9", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: held + "; SET more 9 PX 60000", args: "me channel PUBLISH 0 7 600000", reply: "2", again: "1", more: "'9", moreTTL: 60_000, heard: "PUBLISH"},
 		}},
 		{"a newer receipt is kept for as long as it says", []step{
-			{do: held + "; SET more 5 PX 60000", args: "me channel PUBLISH 0 7 600000", reply: "1", more: "'7", moreTTL: 600_000, heard: "PUBLISH"},
+			{do: held + "; SET more 5 PX 60000", args: "me channel PUBLISH 0 7 600000", reply: "2", again: "1", more: "'7", moreTTL: 600_000, heard: "PUBLISH"},
 		}},
 		{"nobody's lock is told of to nobody and leaves no receipt", []step{
 			{args: "me channel PUBLISH 0 7 60000", reply: "0"},
@@ -425,35 +425,35 @@ func TestReleaseReceipt(t *testing.T) {
 			{do: "SET lock text", args: "me channel PUBLISH 0 7 60000", reply: "!WRONGTYPE", lock: "'text", ttl: -1},
 		}},
 		{"a lock that is kept is so for as long as asked", []step{
-			{do: "HSET lock me 1; PEXPIRE lock 600000", args: "me channel PUBLISH 60000 7 60000", reply: "1", lock: "me:released=1", ttl: 60_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: "HSET lock me 1; PEXPIRE lock 600000", args: "me channel PUBLISH 60000 7 60000", reply: "2", again: "1", lock: "me:released=1", ttl: 60_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 		}},
 		{"also if that is longer than was left", []step{
-			{do: held, args: "me channel PUBLISH 600000 7 60000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 600000 7 60000", reply: "2", again: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 		}},
 		{"a lock without TTL, which would stay taken for ever, is kept for as long as asked", []step{
-			{do: "HSET lock me 1", args: "me channel PUBLISH 60000 7 60000", reply: "1", lock: "me:released=1", ttl: 60_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: "HSET lock me 1", args: "me channel PUBLISH 60000 7 60000", reply: "2", again: "1", lock: "me:released=1", ttl: 60_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 		}},
 		{"a lock that is kept is told of to the sharded channel", []step{
-			{do: held, args: "me channel SPUBLISH 600000 7 60000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "SPUBLISH"},
+			{do: held, args: "me channel SPUBLISH 600000 7 60000", reply: "2", again: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "SPUBLISH"},
 		}},
 		{"a lock that is kept is told of to both channels", []step{
-			{do: held, args: "me channel BOTH 600000 7 60000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "BOTH"},
+			{do: held, args: "me channel BOTH 600000 7 60000", reply: "3", again: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "BOTH"},
 		}},
 		{"of all nested holds one mark is left", []step{
-			{do: "HSET lock me 3; PEXPIRE lock 60000", args: "me channel PUBLISH 600000 7 60000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: "HSET lock me 3; PEXPIRE lock 60000", args: "me channel PUBLISH 600000 7 60000", reply: "2", again: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 		}},
 		{"a late copy neither lifts nor lowers the TTL of a lock that is kept, nor frees it", []step{
-			{do: held, args: "me channel PUBLISH 600000 7 60000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 600000 7 60000", reply: "2", again: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 			{args: "me channel PUBLISH 60000 7 600000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000},
 			{args: "me channel PUBLISH 0 7 600000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000},
 			{do: "PEXPIRE lock 60000", args: "me channel PUBLISH 600000 7 600000", reply: "1", lock: "me:released=1", ttl: 60_000, more: "'7", moreTTL: 60_000},
 		}},
 		{"a repeat is not exact without its receipt", []step{
-			{do: held, args: "me channel PUBLISH 600000 7 60000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 600000 7 60000", reply: "2", again: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 			{do: "DEL more", args: "me channel PUBLISH 600000 7 60000", reply: "-1", lock: "me:released=1", ttl: 600_000},
 		}},
 		{"a repeat is exact after a kept lock is over", []step{
-			{do: held, args: "me channel PUBLISH 600000 7 60000", reply: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
+			{do: held, args: "me channel PUBLISH 600000 7 60000", reply: "2", again: "1", lock: "me:released=1", ttl: 600_000, more: "'7", moreTTL: 60_000, heard: "PUBLISH"},
 			{do: "DEL lock", args: "me channel PUBLISH 600000 7 60000", reply: "1", more: "'7", moreTTL: 60_000},
 			{do: taken, args: "me channel PUBLISH 600000 7 60000", reply: "1", lock: "you=1", ttl: 60_000, more: "'7", moreTTL: 60_000},
 		}},

@@ -22,6 +22,26 @@ func Verdict(r rueidis.RedisResult) (lease.Verdict, error) {
 	return verdict(n), nil
 }
 
+// Farewell reads the reply of a release script: 1 and how many were told, 0, or
+// -1.
+func (e *Env) Farewell(r rueidis.RedisResult, publish string) (lease.Farewell, error) {
+	f := lease.Farewell{Heard: -1}
+	n, err := r.AsInt64()
+	if err != nil {
+		f.Verdict, err = verdictOf(Fail(err))
+		return f, err
+	}
+	if n < 1 {
+		f.Verdict = verdict(n)
+		return f, nil
+	}
+	// The nodes of a cluster hear of each other's plain messages after the script.
+	if publish == spublish || publish == plain && e.Client.Mode() != rueidis.ClientModeCluster {
+		f.Heard = int(n - 1)
+	}
+	return f, nil
+}
+
 func verdict(n int64) lease.Verdict {
 	switch n {
 	case 1:
@@ -81,29 +101,36 @@ func (e *Env) Acknowledged(ctx context.Context, s *Settings, take func(rueidis.C
 	return lease.Grant{}, &fault.Failure{Class: class, Spent: true, Err: few}
 }
 
+// The words by which release scripts know the family to send with.
+const (
+	plain    = "PUBLISH"
+	spublish = "SPUBLISH"
+	both     = "BOTH"
+)
+
 // PublishWith is the word by which release scripts know the family to send with.
 func (e *Env) PublishWith(ctx context.Context) string {
 	switch e.Hub.Publisher(ctx) {
 	case pubsub.Sharded:
-		return "SPUBLISH"
+		return spublish
 	case pubsub.Both:
-		return "BOTH"
+		return both
 	default:
-		return "PUBLISH"
+		return plain
 	}
 }
 
 // Subscribe listens to channel.
-func (e *Env) Subscribe(channel string, notify func(lease.Signal)) (stop func()) {
-	return e.Hub.Subscribe(channel, func(s pubsub.Signal) { notify(signal(s)) })
+func (e *Env) Subscribe(channel string, l lease.Listener) (stop func()) {
+	return e.Hub.Subscribe(channel, func(s pubsub.Signal) { l.Notify(signal(s)) })
 }
 
 // Join listens to channel if that costs no command.
-func (e *Env) Join(channel func() string, notify func(lease.Signal)) (stop func(), ok bool) {
+func (e *Env) Join(channel string, l lease.Listener) (stop func(), ok bool) {
 	if e.Hub.Len() == 0 { // the usual case, and on everyone's way to a free lock
 		return nil, false
 	}
-	return e.Hub.Join(channel(), func(s pubsub.Signal) { notify(signal(s)) })
+	return e.Hub.Join(channel, func(s pubsub.Signal) { l.Notify(signal(s)) })
 }
 
 func signal(s pubsub.Signal) lease.Signal {

@@ -68,6 +68,40 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// clustered says that it is a client of a cluster.
+type clustered struct{ rueidis.Client }
+
+func (clustered) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
+
+func TestFarewell(t *testing.T) {
+	client := redistest.Run(t).Client(t)
+	for _, c := range []struct {
+		client  rueidis.Client
+		body    string
+		publish string
+		want    lease.Farewell
+	}{
+		{client, "return 1", "PUBLISH", lease.Farewell{Verdict: lease.Mine, Heard: 0}},
+		{client, "return 4", "PUBLISH", lease.Farewell{Verdict: lease.Mine, Heard: 3}},
+		{client, "return 4", "SPUBLISH", lease.Farewell{Verdict: lease.Mine, Heard: 3}},
+		{client, "return 4", "BOTH", lease.Farewell{Verdict: lease.Mine, Heard: -1}}, // a subscriber may have heard twice
+		{clustered{client}, "return 4", "SPUBLISH", lease.Farewell{Verdict: lease.Mine, Heard: 3}},
+		{clustered{client}, "return 4", "PUBLISH", lease.Farewell{Verdict: lease.Mine, Heard: -1}}, // on this node
+		{client, "return 0", "PUBLISH", lease.Farewell{Verdict: lease.Gone, Heard: -1}},
+		{client, "return -1", "PUBLISH", lease.Farewell{Verdict: lease.Other, Heard: -1}},
+		{client, "return redis.error_reply('WRONGTYPE no')", "PUBLISH", lease.Farewell{Verdict: lease.Other, Heard: -1}},
+	} {
+		env := &core.Env{Client: c.client}
+		got, err := env.Farewell(scripts.New("", c.body).Exec(t.Context(), client, nil, nil), c.publish)
+		require.NoError(t, err, c)
+		require.Equal(t, c.want, got, c)
+	}
+	for _, body := range []string{"return redis.error_reply('OOM full')", "return 'text'", "return nil"} {
+		_, err := (&core.Env{Client: client}).Farewell(scripts.New("", body).Exec(t.Context(), client, nil, nil), "PUBLISH")
+		require.Error(t, err, body)
+	}
+}
+
 // bench is a server with n locks held by "me", key0 and so on, behind a proxy
 // that counts.
 type bench struct {

@@ -35,13 +35,13 @@ func TestACallHasTheValuesOfItsCallerButNotItsEnd(t *testing.T) {
 func TestACallMakesATimerOnlyIfSomebodyAsksForDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCall(context.Background(), time.Second)
-		require.Nil(t, c.timer)
+		require.Nil(t, c.horizon.timer)
 		time.Sleep(time.Second - 1)
 		require.NoError(t, c.Err())
-		require.Nil(t, c.timer)
+		require.Nil(t, c.horizon.timer)
 		time.Sleep(time.Nanosecond)
 		require.Equal(t, context.DeadlineExceeded, c.Err())
-		require.Nil(t, c.timer)
+		require.Nil(t, c.horizon.timer)
 		<-c.Done()
 		c.stop()
 		require.Equal(t, context.DeadlineExceeded, c.Err(), "the first end stands")
@@ -54,7 +54,7 @@ func TestACallEndsAtItsDeadline(t *testing.T) {
 		c := newCall(context.Background(), time.Second)
 		done := c.Done()
 		require.Equal(t, done, c.Done())
-		require.NotNil(t, c.timer)
+		require.NotNil(t, c.horizon.timer)
 		select {
 		case <-done:
 			require.Fail(t, "too early")
@@ -76,12 +76,12 @@ func TestACallThatIsStoppedLeavesNoTimer(t *testing.T) {
 		c.stop()
 		<-done
 		require.Equal(t, context.Canceled, c.Err())
-		require.False(t, c.timer.Stop())
+		require.False(t, c.horizon.timer.Stop())
 
 		c = newCall(context.Background(), time.Second)
 		c.stop()
 		<-c.Done()
-		require.Nil(t, c.timer)
+		require.Nil(t, c.horizon.timer)
 		require.Equal(t, context.Canceled, c.Err())
 		time.Sleep(2 * time.Second)
 		require.Equal(t, context.Canceled, c.Err())
@@ -93,10 +93,46 @@ func TestErrIsNilOnlyWhileDoneIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCall(context.Background(), time.Second)
 		done := c.Done()
-		c.timer.Stop()
+		c.horizon.timer.Stop()
 		time.Sleep(time.Second)
 		require.Equal(t, context.DeadlineExceeded, c.Err())
 		<-done
+	})
+}
+
+func TestCallsOfOneMomentShareADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 64 * time.Millisecond
+		k := NewKeeper(Config{Clock: NewClock(), Timeout: timeout})
+		left := func(c *call) time.Duration {
+			deadline, _ := c.Deadline()
+			return time.Until(deadline)
+		}
+		begin := func(within time.Duration) *call { return k.begin(new(call), context.Background(), within) }
+		first := begin(timeout)
+		require.Equal(t, timeout, left(first))
+		time.Sleep(time.Millisecond)
+		second := begin(timeout)
+		require.Equal(t, timeout-time.Millisecond, left(second))
+		require.Equal(t, first.Done(), second.Done())
+		short := begin(10 * time.Millisecond)
+		require.Equal(t, 10*time.Millisecond, left(short))
+		time.Sleep(1)
+		third := begin(timeout)
+		require.Equal(t, timeout, left(third), "none is more than a 64th too early")
+
+		first.stop()
+		short.stop()
+		require.ErrorIs(t, short.Err(), context.Canceled)
+		require.NoError(t, second.Err(), "a command that is over ends no other")
+		time.Sleep(left(second) - 1)
+		require.NoError(t, second.Err())
+		<-second.Done()
+		require.Equal(t, context.DeadlineExceeded, second.Err())
+		require.NoError(t, third.Err())
+
+		again := k.begin(third, context.Background(), timeout)
+		require.NotSame(t, third, again, "somebody may still have it")
 	})
 }
 
@@ -119,7 +155,10 @@ func TestTheStoreIsCalledWithTheCallersValuesAndItsOwnDeadline(t *testing.T) {
 		require.NoError(t, err)
 		_, err = l.Unlock(ctx, &l.m)
 		require.NoError(t, err)
-		require.Equal(t, []string{"take trace 2s", "count trace 2s", "count trace 2s", "release trace 2s"}, spy.calls)
+		require.Equal(t, []string{
+			"take trace 2s", "count trace 2s", "count trace 2s",
+			"release trace 1.9985s", // with the deadline of the first, which was sent a moment before
+		}, spy.calls)
 	})
 }
 
@@ -147,7 +186,7 @@ func (s *spy) Count(ctx context.Context, owner string, holds int) (Verdict, erro
 	return s.store.Count(ctx, owner, holds)
 }
 
-func (s *spy) Release(ctx context.Context, owner string, keep time.Duration) (Verdict, error) {
+func (s *spy) Release(ctx context.Context, owner string, keep time.Duration) (Farewell, error) {
 	s.note(ctx, "release")
 	return s.store.Release(ctx, owner, keep)
 }

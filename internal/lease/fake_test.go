@@ -66,6 +66,7 @@ type server struct {
 	planned  func(c cmd, p *plan)
 	listen   time.Duration // how long it takes to subscribe
 	deaf     bool          // messages get lost
+	unheard  bool          // releases do not say how many heard of them
 	joinable bool
 	receipts bool
 	released map[string]bool // receipts by owner
@@ -155,13 +156,16 @@ func (s *server) get(key string) *row {
 	return nil
 }
 
-// publish sends a release message. The mutex is held.
-func (s *server) publish(key string) {
+// publish sends a release message to all that listen, and counts them. The mutex
+// is held.
+func (s *server) publish(key string) (heard int) {
 	for u := range s.subs {
 		if u.key == key && !s.deaf && s.now() >= u.from {
 			time.AfterFunc(way, func() { u.tell(Message) })
+			heard++
 		}
 	}
+	return heard
 }
 
 func (s *server) verdict(key, owner string) Verdict {
@@ -293,9 +297,9 @@ func (s *store) Count(ctx context.Context, owner string, holds int) (Verdict, er
 	})
 }
 
-func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (Verdict, error) {
-	return do(ctx, s.server, cmd{op: "release", key: s.key, owner: owner, d: keep}, func(*plan) Verdict {
-		v := s.verdict(s.key, owner)
+func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (Farewell, error) {
+	return do(ctx, s.server, cmd{op: "release", key: s.key, owner: owner, d: keep}, func(*plan) Farewell {
+		v, heard := s.verdict(s.key, owner), -1
 		if v == Mine {
 			if keep > 0 {
 				e := s.get(s.key)
@@ -304,11 +308,14 @@ func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (
 				delete(s.locks, s.key)
 			}
 			s.released[owner] = true
-			s.publish(s.key)
+			heard = s.publish(s.key)
+			if s.unheard {
+				heard = -1
+			}
 		} else if s.receipts && s.released[owner] {
-			return Mine
+			v = Mine
 		}
-		return v
+		return Farewell{v, heard}
 	})
 }
 
@@ -355,49 +362,49 @@ func (r renewer) Renew(ctx context.Context, locks []Renewal) []Outcome {
 
 // A sub is one subscription. No signal comes once stop has returned.
 type sub struct {
-	key    string
-	from   time.Duration // when the server knows of it
-	mu     sync.Mutex
-	notify func(Signal) // nil: stopped
+	key      string
+	from     time.Duration // when the server knows of it
+	mu       sync.Mutex
+	listener Listener // nil: stopped
 }
 
 func (u *sub) tell(s Signal) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.notify != nil {
-		u.notify(s)
+	if u.listener != nil {
+		u.listener.Notify(s)
 	}
 }
 
-func (s *store) sub(notify func(Signal), after time.Duration) (u *sub, stop func()) {
-	u = &sub{key: s.key, notify: notify, from: s.now() + after}
+func (s *store) sub(l Listener, after time.Duration) (u *sub, stop func()) {
+	u = &sub{key: s.key, listener: l, from: s.now() + after}
 	s.subs[u] = struct{}{}
 	return u, func() {
 		s.mu.Lock()
 		delete(s.subs, u)
 		s.mu.Unlock()
 		u.mu.Lock()
-		u.notify = nil
+		u.listener = nil
 		u.mu.Unlock()
 	}
 }
 
-func (s *store) Subscribe(notify func(Signal)) (stop func()) {
+func (s *store) Subscribe(l Listener) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subbed++
-	u, stop := s.sub(notify, s.listen)
+	u, stop := s.sub(l, s.listen)
 	time.AfterFunc(s.listen+way, func() { u.tell(Look) })
 	return stop
 }
 
-func (s *store) Join(notify func(Signal)) (stop func(), ok bool) {
+func (s *store) Join(l Listener) (stop func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.joinable {
 		return nil, false
 	}
-	_, stop = s.sub(notify, 0)
+	_, stop = s.sub(l, 0)
 	return stop, true
 }
 

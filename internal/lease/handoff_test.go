@@ -302,3 +302,106 @@ func TestALossDuringAHandoffIsTheSuccessors(t *testing.T) {
 		require.Equal(t, Released, old.state())
 	})
 }
+
+// gaps are how long after each release of the process the next attempt was sent.
+func (w *world) gaps() (all []time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	released := time.Duration(-1)
+	for _, c := range w.cmds {
+		switch {
+		case c.op == "release":
+			released = c.at
+		case c.op == "take" && released >= 0:
+			all = append(all, c.at-released)
+			released = -1
+		}
+	}
+	return all
+}
+
+func TestAProcessThatIsAloneAsksAgainAtOnce(t *testing.T) {
+	for name, listens := range map[string]bool{"nobody listens": false, "only this process does": true} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				p := w.proc()
+				if listens {
+					w.occupy("a", 10*ms)
+				}
+				p.run(20, w.request("a", terms(30*time.Second)), 0)
+				gaps := w.gaps()
+				require.Len(t, gaps, 19)
+				for _, gap := range gaps {
+					require.Equal(t, 2*way, gap, "the answer to the release is all that it waits for")
+				}
+			})
+		})
+	}
+}
+
+// nobody hears what another process would.
+type nobody struct{}
+
+func (nobody) Notify(Signal) {}
+
+func TestOthersGoFirstWhereTheyMayBeListening(t *testing.T) {
+	for name, listens := range map[string]bool{"another process listens": true, "nobody counts": false} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				if w.unheard = !listens; listens {
+					stop := w.request("a", terms(time.Second)).Store.Subscribe(nobody{})
+					defer stop()
+					time.Sleep(ms)
+				}
+				p := w.proc()
+				p.run(20, w.request("a", terms(30*time.Second)), 0)
+				for _, gap := range w.gaps() {
+					require.GreaterOrEqual(t, gap, 4*way, "two round trips")
+				}
+			})
+		})
+	}
+}
+
+// Those that listen to a replica, or through a proxy, are not counted.
+func TestAProcessThatSeemsAloneLetsOthersGoFirstNowAndThen(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		p.run(500, w.request("a", terms(30*time.Second)), 0)
+		polite := 0
+		for _, gap := range w.gaps() {
+			if gap >= 4*way {
+				polite++
+			}
+		}
+		took := w.now() - time.Second
+		require.InDelta(t, float64(took/humbleEvery), polite, 1)
+	})
+}
+
+func TestALateAnswerToAReleaseDoesNotCutABackoffShort(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		r := w.request("a", terms(30*time.Second))
+		l := p.lock(r)
+		w.plan(func(c cmd, p *plan) {
+			switch {
+			case c.op == "release":
+				p.after = 3 * ms // the head has asked by then
+			case c.op == "take" && len(w.cmds) < 4:
+				p.err = notExecuted()
+			}
+		})
+		c := p.begin(context.Background(), r, false)
+		synctest.Wait()
+		released := w.now()
+		require.NoError(t, l.unlock())
+		a := <-c
+		require.NoError(t, a.err)
+		takes := w.sent("take")
+		require.Len(t, takes, 3)
+		require.GreaterOrEqual(t, takes[2].at-takes[1].at, 2*way+2*ms, "half of the shortest backoff")
+		require.Less(t, takes[1].at, released+3*ms)
+		require.NoError(t, a.unlock())
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -15,6 +16,11 @@ const (
 	// handoffTime bounds a run of local handovers: it pays while sections are
 	// short; with long ones every process is to get its turn after each.
 	handoffTime = 5 * time.Millisecond
+
+	// humbleEvery is how often a process that seems to be alone lets others go first
+	// all the same: those that listen to a replica, or through a proxy, are not
+	// counted.
+	humbleEvery = 50 * time.Millisecond
 
 	// longestBackoff bounds the pause after a failure. It is also how late a waiter
 	// may notice that the trouble is over.
@@ -86,6 +92,8 @@ type Keeper struct {
 	clock  *Clock
 	timers sync.Pool // *time.Timer; per keeper, since a timer may not leave its synctest bubble
 
+	horizon atomic.Pointer[horizon] // of the latest commands
+
 	mu       sync.Mutex // guards what follows, and all queues, tenures and holds
 	sequence uint64
 	queues   map[ID]*queue
@@ -93,6 +101,7 @@ type Keeper struct {
 	held     int
 	heap     tenureHeap
 	lanes    map[laneID]*lane
+	idleLane *lane // to be used again, if any
 	alarm    *time.Timer
 	alarmAt  time.Duration // when alarm fires; 0: not set
 	trip     time.Duration // smoothed round trip
@@ -128,6 +137,7 @@ const (
 // A queue has the callers that wait for one lock. It exists while somebody
 // waits, holds, or has an attempt under way.
 type queue struct {
+	keeper      *Keeper
 	id          ID
 	first, last *waiter
 	length      int
@@ -143,6 +153,8 @@ type queue struct {
 	err         error         // why word is failed
 	failures    int           // failed attempts in a row
 	wins        int           // grants in a row, with no refusal between
+	parting     *Tenure       // the last one released, while lookAt and notBefore are because of it
+	humbleAt    time.Duration // when to let others go first although nobody listens
 	echoes      int           // own releases whose messages have not come back
 	quiet       time.Duration // no stall is reported before
 	dropped     bool
@@ -175,9 +187,10 @@ type waiter struct {
 	request    *Request
 	once       bool
 	ctx        context.Context
-	wake       chan struct{} // a signal that something here has changed
+	wake       chan struct{} // a signal that something here has changed; made before the first sleep
 	owner      string
 	began      time.Duration
+	call       call // of the first attempt
 
 	hold     *Hold // it has the lock
 	err      error // it will not get it
@@ -188,7 +201,11 @@ type waiter struct {
 	handoff  bool
 }
 
+// signal has w decide anew. The mutex is held.
 func (w *waiter) signal() {
+	if w.wake == nil { // it has not decided at all yet
+		return
+	}
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -232,7 +249,7 @@ func (q *queue) wakeHead() {
 // with once it asks one time. The error is one of the sentinels of package
 // fault, joined with what it was made of.
 func (k *Keeper) Acquire(ctx context.Context, r *Request, once bool) (Result, error) {
-	w := &waiter{request: r, once: once, ctx: ctx, wake: make(chan struct{}, 1), began: k.clock.Now()}
+	w := &waiter{request: r, once: once, ctx: ctx, began: k.clock.Now()}
 	var err error
 	if ctx.Err() != nil {
 		err = ended(ctx, silence, nil)
@@ -252,7 +269,7 @@ func (k *Keeper) enqueue(w *waiter) error {
 	}
 	q := k.queues[r.ID]
 	if q == nil {
-		q = &queue{id: r.ID}
+		q = &queue{keeper: k, id: r.ID}
 		k.queues[r.ID] = q
 	}
 	holds := q.tenure != nil && q.tenure.hold != nil // and not: has just lost it
@@ -270,7 +287,7 @@ func (k *Keeper) enqueue(w *waiter) error {
 	if join {
 		// A subscription that is there already makes the second attempt needless
 		// that a new one would call for.
-		stop, ok := r.Store.Join(k.notify(q))
+		stop, ok := r.Store.Join(q)
 		if !ok {
 			stop = nil
 		}
@@ -279,26 +296,27 @@ func (k *Keeper) enqueue(w *waiter) error {
 	return nil
 }
 
-// notify returns what the subscription of q calls.
-func (k *Keeper) notify(q *queue) func(Signal) {
-	return func(s Signal) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if q.dropped {
-			return
-		}
-		switch {
-		case s == Look:
-			q.echoes = 0 // messages may be lost
-		case q.echoes > 0:
-			q.echoes--
-		case q.tenure != nil:
-			k.suspect(q.tenure)
-		}
-		q.woken = true
-		if q.tenure == nil {
-			q.wakeHead()
-		}
+var _ Listener = (*queue)(nil)
+
+// Notify is what the subscription of q calls.
+func (q *queue) Notify(s Signal) {
+	k := q.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if q.dropped {
+		return
+	}
+	switch {
+	case s == Look:
+		q.echoes = 0 // messages may be lost
+	case q.echoes > 0:
+		q.echoes--
+	case q.tenure != nil:
+		k.suspect(q.tenure)
+	}
+	q.woken = true
+	if q.tenure == nil {
+		q.wakeHead()
 	}
 }
 
@@ -354,6 +372,12 @@ func (k *Keeper) wait(w *waiter) error {
 	for {
 		k.mu.Lock()
 		step := k.step(w)
+		// Nothing but Close can call such a caller away, and Close waits for the answer
+		// anyway: so it asks itself and spares a goroutine.
+		itself := step.block > 0 && w.ctx.Done() == nil && end == nil
+		if w.wake == nil && !step.done && !itself {
+			w.wake = make(chan struct{}, 1)
+		}
 		k.mu.Unlock()
 		if step.retried != nil && k.config.Events.Retried != nil {
 			k.config.Events.Retried(w.ctx, w.request, w.attempts, step.retried)
@@ -368,12 +392,10 @@ func (k *Keeper) wait(w *waiter) error {
 			return w.err
 		}
 		if step.subscribe {
-			k.subscribed(w.queue, w.request.Store.Subscribe(k.notify(w.queue)))
+			k.subscribed(w.queue, w.request.Store.Subscribe(w.queue))
 		}
 		if step.block > 0 {
-			if w.ctx.Done() == nil && end == nil {
-				// Nothing but Close can call this caller away, and Close waits for the
-				// answer anyway: so it asks itself and spares a goroutine.
+			if itself {
 				k.try(w, step.block)
 				continue
 			}
@@ -451,11 +473,10 @@ func (k *Keeper) step(w *waiter) (s step) {
 // tokens to ask for. The mutex is held.
 func (k *Keeper) ask(w *waiter) (block int) {
 	q := w.queue
-	q.attempt, q.woken = w, false
+	q.attempt, q.woken, q.parting = w, false, nil
 	w.attempts++
 	if w.owner == "" {
-		k.sequence++
-		w.owner = k.config.OwnerName + strconv.FormatUint(k.sequence, 10)
+		w.owner = k.newOwner()
 	}
 	block = 1
 	if terms := &w.request.Terms; terms.Fencing && terms.Handoff > 0 {
@@ -465,10 +486,17 @@ func (k *Keeper) ask(w *waiter) (block int) {
 	return block
 }
 
+// newOwner is an owner that nobody has been yet. The mutex is held.
+func (k *Keeper) newOwner() string {
+	k.sequence++
+	var space [128]byte
+	return string(strconv.AppendUint(append(space[:0], k.config.OwnerName...), k.sequence, 10))
+}
+
 // try is one attempt. It is never abandoned: if the caller leaves meanwhile, a
 // grant goes to the next or back.
 func (k *Keeper) try(w *waiter, block int) {
-	ctx := newCall(w.ctx, k.config.Timeout)
+	ctx := k.begin(&w.call, w.ctx, k.config.Timeout)
 	sent := k.clock.Now()
 	grant, err := w.request.Store.Take(ctx, w.owner, block)
 	ctx.stop()

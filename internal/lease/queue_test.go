@@ -745,14 +745,14 @@ func TestTheQueueOfALostHoldGoesOn(t *testing.T) {
 // A hub may be slow, and call late.
 type slowHub struct {
 	*store
-	notify func(Signal)
-	stops  int
+	listener Listener
+	stops    int
 }
 
-func (s *slowHub) Subscribe(notify func(Signal)) (stop func()) {
-	s.notify = notify
+func (s *slowHub) Subscribe(l Listener) (stop func()) {
+	s.listener = l
 	time.Sleep(100 * ms)
-	end := s.store.Subscribe(notify)
+	end := s.store.Subscribe(l)
 	return func() { s.stops++; end() }
 }
 
@@ -768,8 +768,8 @@ func TestASubscriptionThatIsNotWantedAnyMoreIsStopped(t *testing.T) {
 		require.NoError(t, p.Close(context.Background()))
 		require.Equal(t, fault.ErrClosed, (<-next).err)
 		require.Equal(t, 1, hub.stops)
-		hub.notify(Message) // late
-		hub.notify(Look)
+		hub.listener.Notify(Message) // late
+		hub.listener.Notify(Look)
 	})
 }
 
@@ -782,7 +782,7 @@ func TestASignalToAQueueThatIsGoneReachesNoOther(t *testing.T) {
 		r.Store = hub
 		require.NoError(t, p.lock(r).unlock())
 		l := p.lock(w.request("a", terms(30*time.Second)))
-		hub.notify(Message)
+		hub.listener.Notify(Message)
 		time.Sleep(10 * ms)
 		require.Empty(t, w.sent("renew"))
 		require.NoError(t, l.unlock())

@@ -19,7 +19,7 @@ type Store interface {
 
 	// Release gives the lock back, and leaves it taken for keep, if positive.
 	// Mine means that it is free now, or was freed by an earlier copy.
-	Release(ctx context.Context, owner string, keep time.Duration) (Verdict, error)
+	Release(ctx context.Context, owner string, keep time.Duration) (Farewell, error)
 
 	// Receipts reports whether Release knows what earlier copies did. Otherwise a
 	// copy that finds nothing cannot tell whether an earlier one worked.
@@ -32,12 +32,12 @@ type Store interface {
 	// Renewal says what the renewer is to do for owner.
 	Renewal(owner string, lease time.Duration) Renewal
 
-	// Subscribe has notify called when the lock may have become free, and first
-	// when it is certain that no later release will be missed. It does not wait.
-	Subscribe(notify func(Signal)) (stop func())
+	// Subscribe has l notified when the lock may have become free, and first when it
+	// is certain that no later release will be missed. It does not wait.
+	Subscribe(l Listener) (stop func())
 
 	// Join subscribes only if that is certain already and costs nothing.
-	Join(notify func(Signal)) (stop func(), ok bool)
+	Join(l Listener) (stop func(), ok bool)
 
 	// LongestSleep bounds how long a waiter may sleep although the holder keeps
 	// the lock, where messages can get lost unnoticed; 0 is no bound.
@@ -83,6 +83,18 @@ const (
 	// Other: somebody else has it.
 	Other
 )
+
+// A Farewell is the answer to Release.
+type Farewell struct {
+	Verdict Verdict
+	// Heard is how many subscriptions the message reached, those of this process
+	// included. It may be too low, for the store does not know of those that listen
+	// elsewhere, and negative if it is not known at all.
+	Heard int
+}
+
+// A Listener is told of signals, one at a time; it does not block.
+type Listener interface{ Notify(s Signal) }
 
 // A Signal says why a waiter is to look.
 type Signal uint8

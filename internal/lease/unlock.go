@@ -69,7 +69,7 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 	k.held--
 	if heir := k.heir(h, now); heir != nil {
 		t.passes++
-		heir.hold, heir.handoff = k.own(t, heir.request, now), true
+		heir.hold, heir.handoff = k.own(t, new(Hold), heir.request, now), true
 		q.remove(heir)
 		k.waiting--
 		k.giveUp(heir)
@@ -82,7 +82,7 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 	q.echoes++
 	// The others go first: this process waits for its own message, or long enough
 	// for it to have come, and after a series of wins for a little longer.
-	q.woken = false
+	q.woken, q.parting = false, t
 	q.lookAt, q.notBefore = now+max(2*k.trip, 200*time.Microsecond), 0
 	if q.wins >= 2 {
 		q.notBefore = now + jitter(2*k.trip)
@@ -105,6 +105,7 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 type parting struct {
 	hold     *Hold
 	values   context.Context
+	call     call // of the first copy
 	keep     time.Duration
 	failures int
 	resent   bool // a copy of which nothing was heard may have worked
@@ -187,21 +188,22 @@ func (k *Keeper) letGo(p *parting, pause time.Duration) error {
 // pause.
 func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time.Duration, err error) {
 	t := p.hold.tenure
-	ctx := newCall(p.values, k.bounded(bound))
+	ctx := k.begin(&p.call, p.values, k.bounded(bound))
 	sent := k.clock.Now()
-	verdict, err := t.store.Release(ctx, t.owner, p.keep)
+	answer, err := t.store.Release(ctx, t.owner, p.keep)
 	ctx.stop()
 	now := k.clock.Now()
 	switch {
 	// The lease was valid when the first copy was sent. So if a copy of which nothing
 	// was heard may have worked, finding nothing means that it did; receipts know.
-	case err == nil && (verdict == Mine || p.resent):
+	case err == nil && (answer.Verdict == Mine || p.resent):
 		k.mu.Lock()
 		k.sawTrip(now - sent)
+		k.parted(t, answer.Heard, now)
 		k.mu.Unlock()
 		over = true
 	case err == nil:
-		over, err = true, k.foundLost(p, verdict)
+		over, err = true, k.foundLost(p, answer.Verdict)
 	case fault.ClassOf(err) == fault.Fatal:
 		over, err = true, unwrap(err)
 	default:
@@ -223,6 +225,28 @@ func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time
 		k.mu.Unlock()
 	}
 	return over, pause, err
+}
+
+// parted has the head ask at once if nobody else heard of the release of t: there
+// is nobody to let go first. The mutex is held.
+func (k *Keeper) parted(t *Tenure, heard int, now time.Duration) {
+	q := t.queue
+	own := 0
+	if q.stop != nil {
+		own = 1
+	}
+	if heard < 0 || heard > own || q.parting != t {
+		return
+	}
+	if q.humbleAt == 0 {
+		q.humbleAt = now + humbleEvery
+	}
+	if now >= q.humbleAt {
+		q.humbleAt = now + humbleEvery
+		return
+	}
+	q.lookAt, q.notBefore = 0, 0
+	q.wakeHead()
 }
 
 // foundLost is the end of a hold of which the store says, at its release, that
@@ -299,7 +323,7 @@ func (k *Keeper) extend(values context.Context, x *extension, bound time.Duratio
 	h, t := x.hold, x.hold.tenure
 	ctx := newCall(values, bound)
 	sent := k.clock.Now()
-	o := t.lane.id.renewer.Renew(ctx, []Renewal{t.store.Renewal(t.owner, x.lease)})[0]
+	o := t.store.Renewer().Renew(ctx, []Renewal{t.store.Renewal(t.owner, x.lease)})[0]
 	ctx.stop()
 	now := k.clock.Now()
 

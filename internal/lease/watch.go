@@ -44,7 +44,11 @@ type lane struct {
 func (k *Keeper) laneOf(id laneID) *lane {
 	l := k.lanes[id]
 	if l == nil {
-		l = &lane{id: id}
+		l, k.idleLane = k.idleLane, nil
+		if l == nil {
+			l = new(lane)
+		}
+		l.id = id
 		k.lanes[id] = l
 	}
 	return l
@@ -55,7 +59,12 @@ func (k *Keeper) laneOf(id laneID) *lane {
 func (k *Keeper) granted(w *waiter, sent, now time.Duration, g Grant) *Hold {
 	r := w.request
 	terms := &r.Terms
-	t := &Tenure{
+	made := new(struct { // one allocation
+		Tenure
+		Hold
+	})
+	t := &made.Tenure
+	*t = Tenure{
 		owner: w.owner, store: r.Store, terms: terms, lane: k.laneOf(laneID{r.Store.Renewer(), terms.Lease}), queue: w.queue,
 		took: now, deadline: terms.deadline(sent, max(terms.Lease, terms.MinHold)),
 		token: g.Token, tokens: g.Block, tainted: w.tainted, index: -1,
@@ -68,12 +77,12 @@ func (k *Keeper) granted(w *waiter, sent, now time.Duration, g Grant) *Hold {
 	}
 	t.lane.tenures++
 	w.queue.tenure = t
-	return k.own(t, r, now)
+	return k.own(t, &made.Hold, r, now)
 }
 
-// own gives t to its next local owner. The mutex is held.
-func (k *Keeper) own(t *Tenure, r *Request, now time.Duration) *Hold {
-	h := &Hold{keeper: k, request: r, tenure: t, owner: t.owner, granted: now, state: Held, holds: 1}
+// own gives t to its next local owner, whose hold is made in h. The mutex is held.
+func (k *Keeper) own(t *Tenure, h *Hold, r *Request, now time.Duration) *Hold {
+	*h = Hold{keeper: k, request: r, tenure: t, owner: t.owner, granted: now, state: Held, holds: 1}
 	if t.tokens > 0 {
 		h.token = t.token
 		t.token++
@@ -129,6 +138,10 @@ func (k *Keeper) end(t *Tenure) {
 	}
 	if l.tenures--; l.tenures == 0 { // answers that are under way need no map
 		delete(k.lanes, l.id)
+		if l.senders == 0 {
+			*l = lane{}
+			k.idleLane = l
+		}
 	}
 }
 

@@ -139,6 +139,18 @@ var mutants = []mutant{
 		"t.passes >= terms.Handoff, now-t.took >= handoffTime,", "false,", inLease, "",
 	},
 	{
+		"others that listen are not let go first", "internal/lease/unlock.go",
+		"heard < 0 || heard > own ||", "heard < own-1 ||", inLease, "",
+	},
+	{
+		"those that are not counted are never let go first", "internal/lease/unlock.go",
+		"	if now >= q.humbleAt {\n", "	if false {\n", inLease, "",
+	},
+	{
+		"the answer to a release cuts a backoff short", "internal/lease/unlock.go",
+		" || q.parting != t {", " {", inLease, "",
+	},
+	{
 		"a fixed lease is handed over", "internal/lease/unlock.go",
 		"case w == nil, w.once, terms.Fixed, terms.MinHold > 0,", "case w == nil, w.once, terms.MinHold > 0,", inLease, "",
 	},
@@ -168,6 +180,6 @@ var mutants = []mutant{
 	},
 	{
 		"Unlock obeys a context that has ended", "internal/lease/unlock.go",
-		"	ctx := newCall(p.values, bound)\n	sent := k.clock.Now()\n	verdict, err := t.store.Release(ctx, ", "	ctx := newCall(p.values, bound)\n	sent := k.clock.Now()\n	verdict, err := t.store.Release(p.values, ", inReentrant, "TestUnlock|TestWait",
+		"	answer, err := t.store.Release(ctx, ", "	answer, err := t.store.Release(p.values, ", inReentrant, "TestUnlock|TestWait",
 	},
 }

@@ -6,7 +6,8 @@
 -- ARGV[3]  PUBLISH, SPUBLISH, or BOTH
 -- ARGV[4]  how long the lock is to stay taken, milliseconds; 0 not at all
 --
--- returns  1 released; 0 nobody has the lock; -1 another owner has it
+-- returns  1 + n released, and n that listen to this node were told; 0 nobody has
+--          the lock; -1 another owner has it
 -- twice    harmless: a repeat finds nothing of the owner and changes nothing
 -- source   Redisson, RedissonLock.unlockInnerAsync; differs: a lock that stays
 --          taken gets the field owner:released, so that a late command of the
@@ -19,10 +20,11 @@ if tonumber(ARGV[4]) > 0 then
   redis.call('HSET', KEYS[1], ARGV[1] .. ':released', 1)
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
+local heard = 0
 if ARGV[3] ~= 'SPUBLISH' then
-  redis.call('PUBLISH', ARGV[2], '0')
+  heard = redis.call('PUBLISH', ARGV[2], '0')
 end
 if ARGV[3] ~= 'PUBLISH' then
-  redis.call('SPUBLISH', ARGV[2], '0')
+  heard = heard + redis.call('SPUBLISH', ARGV[2], '0')
 end
-return 1
+return 1 + heard

@@ -10,10 +10,11 @@
 -- ARGV[5]  sequence of the owner within its session
 -- ARGV[6]  how long to remember, milliseconds
 --
--- returns  1 released, now or by an earlier copy; 0 nobody has the lock; -1
---          another owner has it
+-- returns  1 + n released, and n that listen to this node were told, none by a
+--          copy that only finds the receipt; 0 nobody has the lock; -1 another
+--          owner has it
 -- errors   WRONGTYPE if a key holds other data
--- twice    harmless: a repeat finds the receipt and answers as the first did
+-- twice    harmless: a repeat finds the receipt and answers that it is released
 -- source   Redisson's unlock latch; differs: one key for a session and a lock,
 --          not one for each release
 
@@ -35,10 +36,11 @@ end
 if last < tonumber(ARGV[5]) then
   redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[6])
 end
+local heard = 0
 if ARGV[3] ~= 'SPUBLISH' then
-  redis.call('PUBLISH', ARGV[2], '0')
+  heard = redis.call('PUBLISH', ARGV[2], '0')
 end
 if ARGV[3] ~= 'PUBLISH' then
-  redis.call('SPUBLISH', ARGV[2], '0')
+  heard = heard + redis.call('SPUBLISH', ARGV[2], '0')
 end
-return 1
+return 1 + heard
