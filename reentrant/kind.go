@@ -55,32 +55,31 @@ func (s *store) Take(ctx context.Context, owner string, block int) (lease.Grant,
 			func(c rueidis.CoreClient) (lease.Grant, error) { return s.take(ctx, c, owner, block) },
 			func() error { _, err := s.Release(ctx, owner, 0); return err })
 	}
-	return s.take(ctx, s.env.Client, owner, block)
+	return s.take(ctx, nil, owner, block)
 }
 
+// take asks through c, or, if that is nil, through the session's client, perhaps
+// together with others.
 func (s *store) take(ctx context.Context, c rueidis.CoreClient, owner string, block int) (lease.Grant, error) {
+	batch, keys, args := scripts.ReentrantAcquireBatch, []string{s.key}, []string{owner, s.settings.Take}
 	if s.settings.Fencing {
-		return s.takeFenced(ctx, c, owner, block)
+		batch, keys = scripts.ReentrantAcquireFencedBatch, append(keys, s.counter)
+		args = append(args, strconv.Itoa(block), s.settings.Retention)
 	}
-	left, err := scripts.ReentrantAcquire.Exec(ctx, c, []string{s.key}, []string{owner, s.settings.Take}).AsInt64()
-	switch {
-	case err != nil:
-		return lease.Grant{}, core.Fail(err)
-	case left == -2:
-		return lease.Grant{Taken: true}, nil
-	default:
-		return lease.Grant{Left: time.Duration(left) * time.Millisecond}, nil
+	var reply rueidis.RedisMessage
+	var err error
+	if c == nil {
+		reply, err = s.env.Run(ctx, batch, keys, args)
+	} else {
+		reply, err = batch.One().Exec(ctx, c, keys, args).ToMessage()
 	}
-}
-
-func (s *store) takeFenced(ctx context.Context, c rueidis.CoreClient, owner string, block int) (lease.Grant, error) {
-	reply, err := scripts.ReentrantAcquireFenced.Exec(ctx, c,
-		[]string{s.key, s.counter},
-		[]string{owner, s.settings.Take, strconv.Itoa(block), s.settings.Retention}).ToMessage()
 	if err != nil {
 		return lease.Grant{}, core.Fail(err)
 	}
 	if left, err := reply.ToInt64(); err == nil {
+		if !s.settings.Fencing && left == -2 {
+			return lease.Grant{Taken: true}, nil
+		}
 		return lease.Grant{Left: time.Duration(left) * time.Millisecond}, nil
 	}
 	pair, err := reply.ToArray()
@@ -100,7 +99,7 @@ func (s *store) takeFenced(ctx context.Context, c rueidis.CoreClient, owner stri
 
 func (s *store) Count(ctx context.Context, owner string, holds int) (lease.Verdict, error) {
 	return core.Verdict(scripts.ReentrantCount.Exec(ctx, s.env.Client,
-		[]string{s.key}, []string{owner, strconv.Itoa(holds), s.settings.Lease}))
+		[]string{s.key}, []string{owner, strconv.Itoa(holds), s.settings.Lease}).ToMessage())
 }
 
 func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (lease.Farewell, error) {
@@ -109,12 +108,14 @@ func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (
 		stay = core.Millis(keep)
 	}
 	if !s.env.Receipts {
-		return s.env.Farewell(scripts.ReentrantRelease.Exec(ctx, s.env.Client,
-			[]string{s.key}, []string{owner, s.channel, publish, stay}), publish)
+		reply, err := s.env.Run(ctx, scripts.ReentrantReleaseBatch,
+			[]string{s.key}, []string{owner, s.channel, publish, stay})
+		return s.env.Farewell(publish, reply, err)
 	}
-	return s.env.Farewell(scripts.ReentrantReleaseReceipt.Exec(ctx, s.env.Client,
+	reply, err := s.env.Run(ctx, scripts.ReentrantReleaseReceiptBatch,
 		[]string{s.key, s.receipt},
-		[]string{owner, s.channel, publish, stay, owner[strings.LastIndexByte(owner, ':')+1:], receiptLife}), publish)
+		[]string{owner, s.channel, publish, stay, owner[strings.LastIndexByte(owner, ':')+1:], receiptLife})
+	return s.env.Farewell(publish, reply, err)
 }
 
 func (s *store) Receipts() bool { return s.env.Receipts }
@@ -128,6 +129,8 @@ func (s *store) Renewal(owner string, d time.Duration) lease.Renewal {
 func (s *store) Subscribe(l lease.Listener) (stop func()) {
 	return s.env.Subscribe(s.channel, l)
 }
+
+func (s *store) Listening() bool { return s.env.Listening() }
 
 func (s *store) Join(l lease.Listener) (stop func(), ok bool) {
 	return s.env.Join(s.channel, l)

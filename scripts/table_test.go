@@ -180,12 +180,64 @@ func (tb table) run(t *testing.T) {
 	t.Helper()
 	for _, r := range tb.rows {
 		t.Run(r.name, func(t *testing.T) {
-			everywhere(t, func(t *testing.T, b *backend) { tb.row(t, b, r) })
+			everywhere(t, func(t *testing.T, b *backend) { tb.row(t, b, r, alone) })
+			if batches[tb.script] != nil {
+				t.Run("batch", func(t *testing.T) {
+					everywhere(t, func(t *testing.T, b *backend) { tb.row(t, b, r, amongOthers) })
+				})
+			}
 		})
 	}
 }
 
-func (tb table) row(t *testing.T, b *backend, r row) {
+// batches are the scripts that are also run for many callers at once.
+var batches = map[*scripts.Script]*scripts.Batch{
+	scripts.ReentrantAcquire:        scripts.ReentrantAcquireBatch,
+	scripts.ReentrantAcquireFenced:  scripts.ReentrantAcquireFencedBatch,
+	scripts.ReentrantRelease:        scripts.ReentrantReleaseBatch,
+	scripts.ReentrantReleaseReceipt: scripts.ReentrantReleaseReceiptBatch,
+}
+
+// alone runs a script and returns its reply as a text.
+func alone(t *testing.T, b *backend, s *scripts.Script, keys, args []string) string {
+	t.Helper()
+	return text(s.Exec(t.Context(), b.client, keys, args))
+}
+
+// amongOthers has one script run it that does the same for others too, of which
+// one fails.
+func amongOthers(t *testing.T, b *backend, s *scripts.Script, keys, args []string) string {
+	t.Helper()
+	batch := batches[s]
+	if batch == nil {
+		return alone(t, b, s, keys, args)
+	}
+	other := func(suffix string) scripts.Call {
+		c := scripts.Call{Args: slices.Clone(args)}
+		for _, key := range keys {
+			c.Keys = append(c.Keys, key+suffix)
+		}
+		return c
+	}
+	bad := other("-bad")
+	require.NoError(t, b.raw(t, "SET", bad.Keys[0], "no lock").Error())
+	replies, err := batch.Exec(t.Context(), b.client, []scripts.Call{other("-before"), bad, {Keys: keys, Args: args}, other("-after")})
+	require.NoError(t, err)
+	require.Len(t, replies, 4)
+	require.NoError(t, replies[0].Error())
+	require.Contains(t, replies[1].Error().Error(), "WRONGTYPE")
+	require.NoError(t, replies[3].Error())
+	v, err := replies[2].ToAny()
+	if err != nil {
+		return "!" + err.Error()
+	}
+	return textOf(v)
+}
+
+// way is how a step is run.
+type way func(t *testing.T, b *backend, s *scripts.Script, keys, args []string) string
+
+func (tb table) row(t *testing.T, b *backend, r row, run way) {
 	t.Helper()
 	lock, more, channel := name(t)+":lock", name(t)+":more", name(t)+":channel"
 	names := map[string]string{"lock": lock, "more": more, "channel": channel}
@@ -202,7 +254,7 @@ func (tb table) row(t *testing.T, b *backend, r row) {
 		call := func(reply, heard, what string) {
 			t.Helper()
 			from := b.micros(t)
-			got := text(script.Exec(t.Context(), b.client, keys, expand(names, s.args)))
+			got := run(t, b, script, keys, expand(names, s.args))
 			upto := b.micros(t)
 
 			what = fmt.Sprintf("step %d%s: %s %s: got %s", i+1, what, script.Name(), s.args, got)

@@ -4,6 +4,7 @@ package core
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -60,6 +61,8 @@ type Env struct {
 	Hub      *pubsub.Hub
 	Session  string // the session's id
 	Receipts bool
+
+	combiners sync.Map // *combiner by *scripts.Batch
 }
 
 // Settings are the options of a handle in the form in which scripts want them.

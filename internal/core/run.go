@@ -14,8 +14,8 @@ import (
 )
 
 // Verdict reads the reply 1, 0 or -1 of a script that acts for an owner.
-func Verdict(r rueidis.RedisResult) (lease.Verdict, error) {
-	n, err := r.AsInt64()
+func Verdict(reply rueidis.RedisMessage, err error) (lease.Verdict, error) {
+	n, err := number(reply, err)
 	if err != nil {
 		return verdictOf(Fail(err))
 	}
@@ -24,9 +24,9 @@ func Verdict(r rueidis.RedisResult) (lease.Verdict, error) {
 
 // Farewell reads the reply of a release script: 1 and how many were told, 0, or
 // -1.
-func (e *Env) Farewell(r rueidis.RedisResult, publish string) (lease.Farewell, error) {
+func (e *Env) Farewell(publish string, reply rueidis.RedisMessage, err error) (lease.Farewell, error) {
 	f := lease.Farewell{Heard: -1}
-	n, err := r.AsInt64()
+	n, err := number(reply, err)
 	if err != nil {
 		f.Verdict, err = verdictOf(Fail(err))
 		return f, err
@@ -51,6 +51,13 @@ func verdict(n int64) lease.Verdict {
 	default:
 		return lease.Other
 	}
+}
+
+func number(reply rueidis.RedisMessage, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return reply.AsInt64()
 }
 
 // verdictOf turns the news that the key holds other data into a verdict: then
@@ -125,11 +132,12 @@ func (e *Env) Subscribe(channel string, l lease.Listener) (stop func()) {
 	return e.Hub.Subscribe(channel, func(s pubsub.Signal) { l.Notify(signal(s)) })
 }
 
+// Listening reports whether the session listens to anything: usually not, and it
+// is asked on everyone's way to a free lock.
+func (e *Env) Listening() bool { return e.Hub.Len() > 0 }
+
 // Join listens to channel if that costs no command.
 func (e *Env) Join(channel string, l lease.Listener) (stop func(), ok bool) {
-	if e.Hub.Len() == 0 { // the usual case, and on everyone's way to a free lock
-		return nil, false
-	}
 	return e.Hub.Join(channel, func(s pubsub.Signal) { l.Notify(signal(s)) })
 }
 

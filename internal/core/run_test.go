@@ -48,7 +48,7 @@ func TestVerdict(t *testing.T) {
 		{"return redis.call('HEXISTS', 'text', 'me')", lease.Other}, // WRONGTYPE: then it is not ours
 		{"return redis.error_reply('WRONGTYPE the key is a read-write lock')", lease.Other},
 	} {
-		verdict, err := core.Verdict(scripts.New("", c.body).Exec(t.Context(), client, nil, nil))
+		verdict, err := core.Verdict(scripts.New("", c.body).Exec(t.Context(), client, nil, nil).ToMessage())
 		require.NoError(t, err, c.body)
 		require.Equal(t, c.verdict, verdict, c.body)
 	}
@@ -62,7 +62,7 @@ func TestVerdict(t *testing.T) {
 		"return { 1, 2 }":                          fault.Unknown,
 		"return redis.error_reply('LOADING wait')": fault.NotExecuted,
 	} {
-		_, err := core.Verdict(scripts.New("", body).Exec(t.Context(), client, nil, nil))
+		_, err := core.Verdict(scripts.New("", body).Exec(t.Context(), client, nil, nil).ToMessage())
 		require.Error(t, err, body)
 		require.Equal(t, class, fault.ClassOf(err), body)
 	}
@@ -92,12 +92,14 @@ func TestFarewell(t *testing.T) {
 		{client, "return redis.error_reply('WRONGTYPE no')", "PUBLISH", lease.Farewell{Verdict: lease.Other, Heard: -1}},
 	} {
 		env := &core.Env{Client: c.client}
-		got, err := env.Farewell(scripts.New("", c.body).Exec(t.Context(), client, nil, nil), c.publish)
+		reply, err := scripts.New("", c.body).Exec(t.Context(), client, nil, nil).ToMessage()
+		got, err := env.Farewell(c.publish, reply, err)
 		require.NoError(t, err, c)
 		require.Equal(t, c.want, got, c)
 	}
 	for _, body := range []string{"return redis.error_reply('OOM full')", "return 'text'", "return nil"} {
-		_, err := (&core.Env{Client: client}).Farewell(scripts.New("", body).Exec(t.Context(), client, nil, nil), "PUBLISH")
+		reply, err := scripts.New("", body).Exec(t.Context(), client, nil, nil).ToMessage()
+		_, err = (&core.Env{Client: client}).Farewell("PUBLISH", reply, err)
 		require.Error(t, err, body)
 	}
 }

@@ -12,7 +12,6 @@ import (
 type call struct {
 	values  context.Context
 	horizon *horizon
-	shared  bool // the horizon is others' too
 }
 
 var _ context.Context = (*call)(nil)
@@ -25,26 +24,32 @@ func newCall(values context.Context, within time.Duration) *call {
 	return c
 }
 
-// begin makes c such a context if it is new; whoever still has one that was used
-// before keeps that, and another is made.
-func (k *Keeper) begin(c *call, values context.Context, within time.Duration) *call {
+// Patient reports whether ctx is the context of a command that has the session's
+// whole time-out: of two of them, the one that was begun first ends first.
+func Patient(ctx context.Context) bool {
+	c, ok := ctx.(*call)
+	return ok && c.horizon.shared
+}
+
+// begin returns such a context: unused, if it is unused; whoever still has one
+// that was used before keeps that, and another is made.
+func (k *Keeper) begin(values context.Context, unused *call, within, now time.Duration) *call {
+	c := unused
 	if c.horizon != nil {
 		c = new(call)
 	}
-	now := time.Now()
 	if within != k.config.Timeout {
-		c.start(values, &horizon{at: now.Add(within)})
+		c.start(values, &horizon{at: time.Now().Add(within)})
 		return c
 	}
 	// Commands that are sent at about the same time wait for one timer. It may be a
 	// little early for the later ones.
 	h := k.horizon.Load()
-	if h == nil || h.at.Sub(now) < within-within/64 {
-		h = &horizon{at: now.Add(within)}
+	if h == nil || h.end-now < within-within/64 {
+		h = sharedHorizon(within, now)
 		k.horizon.Store(h)
 	}
 	c.start(values, h)
-	c.shared = true
 	return c
 }
 
@@ -65,17 +70,17 @@ func (c *call) Err() error { return c.horizon.over() }
 
 // stop releases the timer; a second call does nothing.
 func (c *call) stop() {
-	if !c.shared {
-		c.horizon.end(context.Canceled)
-	}
+	c.horizon.stop(context.Canceled)
 }
 
-// A horizon is a deadline.
+// A horizon is a deadline, of one call or of several.
 //
-// Most commands are answered without anybody asking for Done, so the timer is
-// made only when somebody does.
+// The command of a single call is mostly answered without anybody asking for
+// Done, so the timer is made only when somebody does.
 type horizon struct {
-	at time.Time
+	at     time.Time
+	end    time.Duration // the same by the keeper's clock, if it is shared
+	shared bool          // then done is there from the beginning, and nothing else is used
 
 	mu    sync.Mutex // guards what follows
 	done  chan struct{}
@@ -83,8 +88,18 @@ type horizon struct {
 	err   error
 }
 
+// sharedHorizon is one that nobody can end before its time.
+func sharedHorizon(within, now time.Duration) *horizon {
+	h := &horizon{at: time.Now().Add(within), end: now + within, shared: true, done: make(chan struct{})}
+	time.AfterFunc(within, func() { close(h.done) })
+	return h
+}
+
 // wait returns the channel that is closed at the end.
 func (h *horizon) wait() <-chan struct{} {
+	if h.shared {
+		return h.done
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.done == nil {
@@ -92,7 +107,7 @@ func (h *horizon) wait() <-chan struct{} {
 		if h.err != nil {
 			close(h.done)
 		} else {
-			h.timer = time.AfterFunc(time.Until(h.at), func() { h.end(context.DeadlineExceeded) })
+			h.timer = time.AfterFunc(time.Until(h.at), func() { h.stop(context.DeadlineExceeded) })
 		}
 	}
 	return h.done
@@ -100,15 +115,27 @@ func (h *horizon) wait() <-chan struct{} {
 
 // over is why the end has come, nil if it has not.
 func (h *horizon) over() error {
+	if h.shared {
+		select {
+		case <-h.done:
+			return context.DeadlineExceeded
+		default:
+			return nil
+		}
+	}
 	if !time.Now().Before(h.at) {
-		h.end(context.DeadlineExceeded) // the timer may be late, or nobody asked for it
+		h.stop(context.DeadlineExceeded) // the timer may be late, or nobody asked for it
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err
 }
 
-func (h *horizon) end(err error) {
+// stop ends the horizon of a single call.
+func (h *horizon) stop(err error) {
+	if h.shared {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {

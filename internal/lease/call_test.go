@@ -108,7 +108,9 @@ func TestCallsOfOneMomentShareADeadline(t *testing.T) {
 			deadline, _ := c.Deadline()
 			return time.Until(deadline)
 		}
-		begin := func(within time.Duration) *call { return k.begin(new(call), context.Background(), within) }
+		begin := func(within time.Duration) *call {
+			return k.begin(context.Background(), new(call), within, k.clock.Now())
+		}
 		first := begin(timeout)
 		require.Equal(t, timeout, left(first))
 		time.Sleep(time.Millisecond)
@@ -117,7 +119,7 @@ func TestCallsOfOneMomentShareADeadline(t *testing.T) {
 		require.Equal(t, first.Done(), second.Done())
 		short := begin(10 * time.Millisecond)
 		require.Equal(t, 10*time.Millisecond, left(short))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		third := begin(timeout)
 		require.Equal(t, timeout, left(third), "none is more than a 64th too early")
 
@@ -131,7 +133,7 @@ func TestCallsOfOneMomentShareADeadline(t *testing.T) {
 		require.Equal(t, context.DeadlineExceeded, second.Err())
 		require.NoError(t, third.Err())
 
-		again := k.begin(third, context.Background(), timeout)
+		again := k.begin(context.Background(), third, timeout, k.clock.Now())
 		require.NotSame(t, third, again, "somebody may still have it")
 	})
 }

@@ -29,9 +29,7 @@ func (k *Keeper) Close(ctx context.Context) error {
 
 	// Sweeps go on for minutes, and nobody has a right to what they look for.
 	_ = k.idle(ctx, func() bool { return k.held == 0 && k.running == k.dead.now })
-	k.mu.Lock()
-	k.until = k.clock.Now() + k.config.Timeout
-	k.mu.Unlock()
+	k.until.Store(int64(k.clock.Now() + k.config.Timeout))
 	remained := k.endAll()
 	// Every command is over by then; what follows an answer takes no time.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.config.Timeout+lastWords)
@@ -57,10 +55,8 @@ const lastWords = 100 * time.Millisecond
 
 // bounded is the bound of a command that is sent now.
 func (k *Keeper) bounded(d time.Duration) time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.until > 0 {
-		d = min(d, max(k.until-k.clock.Now(), time.Millisecond))
+	if until := time.Duration(k.until.Load()); until > 0 {
+		d = min(d, max(until-k.clock.Now(), time.Millisecond))
 	}
 	return d
 }
@@ -101,7 +97,10 @@ func (k *Keeper) endAll() bool {
 		if minimum := h.tenure.terms.MinHold; minimum > 0 {
 			p.keep = max(0, h.tenure.took+minimum-k.clock.Now())
 		}
-		k.spawn(func() { _ = k.letGo(p, 0) })
+		k.mu.Lock()
+		k.running++
+		k.mu.Unlock()
+		go func() { _ = k.letGo(p, 0) }()
 	}
 	return len(ended) > 0
 }

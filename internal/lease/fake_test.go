@@ -398,6 +398,12 @@ func (s *store) Subscribe(l Listener) (stop func()) {
 	return stop
 }
 
+func (s *store) Listening() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.joinable
+}
+
 func (s *store) Join(l Listener) (stop func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

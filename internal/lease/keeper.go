@@ -92,7 +92,8 @@ type Keeper struct {
 	clock  *Clock
 	timers sync.Pool // *time.Timer; per keeper, since a timer may not leave its synctest bubble
 
-	horizon atomic.Pointer[horizon] // of the latest commands
+	horizon atomic.Pointer[horizon] // that of the latest commands
+	until   atomic.Int64            // a time; 0 until Close has lost patience: when every command is to be over
 
 	mu       sync.Mutex // guards what follows, and all queues, tenures and holds
 	sequence uint64
@@ -108,7 +109,6 @@ type Keeper struct {
 	dead     condemned
 	closing  bool
 	closed   bool
-	until    time.Duration // once Close has lost patience: when every command is to be over
 	running  int           // goroutines of ours
 	changed  chan struct{} // closed and remade when running or held falls, while closing
 }
@@ -250,22 +250,45 @@ func (q *queue) wakeHead() {
 // fault, joined with what it was made of.
 func (k *Keeper) Acquire(ctx context.Context, r *Request, once bool) (Result, error) {
 	w := &waiter{request: r, once: once, ctx: ctx, began: k.clock.Now()}
-	var err error
-	if ctx.Err() != nil {
-		err = ended(ctx, silence, nil)
-	} else if err = k.enqueue(w); err == nil {
-		err = k.wait(w)
+	err := k.acquire(w)
+	result := Result{Hold: w.hold, Attempts: w.attempts, Handoff: w.handoff}
+	if err == nil {
+		result.Waited = w.hold.granted - w.began
+	} else {
+		result.Waited = k.clock.Now() - w.began
 	}
-	return Result{Hold: w.hold, Waited: k.clock.Now() - w.began, Attempts: w.attempts, Handoff: w.handoff}, err
+	return result, err
 }
 
-// enqueue puts w behind the others that want its lock.
-func (k *Keeper) enqueue(w *waiter) error {
+func (k *Keeper) acquire(w *waiter) error {
+	if w.ctx.Err() != nil {
+		return ended(w.ctx, silence, nil)
+	}
+	join, err := k.enqueue(w)
+	switch {
+	case err != nil:
+		return err
+	case join:
+		// A subscription that is there already makes the second attempt needless
+		// that a new one would call for.
+		stop, ok := w.request.Store.Join(w.queue)
+		if !ok {
+			stop = nil
+		}
+		k.subscribed(w.queue, stop)
+	}
+	return k.wait(w)
+}
+
+// enqueue puts w behind the others that want its lock; join asks for a
+// subscription, if it costs nothing.
+func (k *Keeper) enqueue(w *waiter) (join bool, err error) {
 	r := w.request
+	listening := r.Store.Listening() // not under the mutex
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.closing {
-		k.mu.Unlock()
-		return fault.ErrClosed
+		return false, fault.ErrClosed
 	}
 	q := k.queues[r.ID]
 	if q == nil {
@@ -274,26 +297,14 @@ func (k *Keeper) enqueue(w *waiter) error {
 	}
 	holds := q.tenure != nil && q.tenure.hold != nil // and not: has just lost it
 	if w.once && (holds || q.length > 0 && q.word == taken) {
-		k.mu.Unlock()
-		return fault.ErrNotAcquired
+		return false, fault.ErrNotAcquired
 	}
 	q.push(w)
 	k.waiting++
-	join := q.first == w && q.stop == nil && !q.subscribing && !w.once
-	if join {
+	if join = listening && q.first == w && q.stop == nil && !q.subscribing && !w.once; join {
 		q.subscribing = true
 	}
-	k.mu.Unlock()
-	if join {
-		// A subscription that is there already makes the second attempt needless
-		// that a new one would call for.
-		stop, ok := r.Store.Join(q)
-		if !ok {
-			stop = nil
-		}
-		k.subscribed(q, stop)
-	}
-	return nil
+	return join, nil
 }
 
 var _ Listener = (*queue)(nil)
@@ -396,10 +407,12 @@ func (k *Keeper) wait(w *waiter) error {
 		}
 		if step.block > 0 {
 			if itself {
-				k.try(w, step.block)
+				if k.try(w, step.block, step.now) {
+					return w.err
+				}
 				continue
 			}
-			go k.try(w, step.block)
+			go k.try(w, step.block, step.now)
 		}
 		var naps <-chan time.Time
 		if step.nap > 0 {
@@ -427,6 +440,7 @@ type step struct {
 	stop      func() // a subscription to end
 	subscribe bool
 	block     int // ask, for so many tokens
+	now       time.Duration
 	nap       time.Duration
 	retried   error
 	stalled   *Stall
@@ -444,6 +458,7 @@ func (k *Keeper) step(w *waiter) (s step) {
 		return s
 	}
 	now := k.clock.Now()
+	s.now = now
 	s.stalled = q.stalled(k, now)
 	if at := q.stallAt(k); at > 0 {
 		s.nap = at - now
@@ -493,11 +508,11 @@ func (k *Keeper) newOwner() string {
 	return string(strconv.AppendUint(append(space[:0], k.config.OwnerName...), k.sequence, 10))
 }
 
-// try is one attempt. It is never abandoned: if the caller leaves meanwhile, a
-// grant goes to the next or back.
-func (k *Keeper) try(w *waiter, block int) {
-	ctx := k.begin(&w.call, w.ctx, k.config.Timeout)
-	sent := k.clock.Now()
+// try is one attempt, sent at the earliest at sent; done reports whether it ended
+// the call of w. It is never abandoned: if the caller leaves meanwhile, a grant
+// goes to the next or back.
+func (k *Keeper) try(w *waiter, block int, sent time.Duration) (done bool) {
+	ctx := k.begin(w.ctx, &w.call, k.config.Timeout, sent)
 	grant, err := w.request.Store.Take(ctx, w.owner, block)
 	ctx.stop()
 	now := k.clock.Now()
@@ -541,6 +556,12 @@ func (k *Keeper) try(w *waiter, block int) {
 	w.signal()
 	q.wakeHead()
 	stop := k.settleQueue(q)
+	done = w.hold != nil || w.err != nil && w.retried == nil
+	after := stop != nil || surplus != nil
+	if !after {
+		k.running--
+		k.fell()
+	}
 	k.mu.Unlock()
 	if stop != nil {
 		stop()
@@ -548,7 +569,10 @@ func (k *Keeper) try(w *waiter, block int) {
 	if surplus != nil {
 		k.surplus(surplus)
 	}
-	k.finished()
+	if after {
+		k.finished()
+	}
+	return done
 }
 
 // sleepFor is how long to sleep on a lock that its holder may keep for left. The

@@ -36,6 +36,9 @@ type Store interface {
 	// is certain that no later release will be missed. It does not wait.
 	Subscribe(l Listener) (stop func())
 
+	// Listening reports whether it may be worth while to call Join.
+	Listening() bool
+
 	// Join subscribes only if that is certain already and costs nothing.
 	Join(l Listener) (stop func(), ok bool)
 

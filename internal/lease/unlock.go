@@ -120,9 +120,8 @@ func (k *Keeper) part(p *parting, rest time.Duration) error {
 		// The first copy needs no goroutine: nearly always it is the only one. Its
 		// bound may cost the client a connection, so it has to be a generous one.
 		began := k.clock.Now()
-		over, pause, err := k.tryPart(p, bound)
+		over, pause, err := k.tryPart(p, bound, began)
 		if over {
-			k.finished()
 			return err
 		}
 		bound -= k.clock.Now() - began
@@ -134,10 +133,7 @@ func (k *Keeper) part(p *parting, rest time.Duration) error {
 // partLater has the release go on after pause, and waits for it for bound.
 func (k *Keeper) partLater(p *parting, pause, bound time.Duration, err error) error {
 	answer := make(chan error, 1)
-	go func() {
-		answer <- k.letGo(p, pause)
-		k.finished()
-	}()
+	go func() { answer <- k.letGo(p, pause) }()
 	if bound > 0 {
 		timer := k.newTimer(bound)
 		defer k.freeTimer(timer)
@@ -178,30 +174,26 @@ func (k *Keeper) letGo(p *parting, pause time.Duration) error {
 		}
 		var over bool
 		var err error
-		if over, pause, err = k.tryPart(p, k.config.Timeout); over {
+		if over, pause, err = k.tryPart(p, k.config.Timeout, k.clock.Now()); over {
 			return err
 		}
 	}
 }
 
-// tryPart sends one release. If it is not over, the next is to follow after
-// pause.
-func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time.Duration, err error) {
+// tryPart sends one release, at sent. If it is not over, the next is to follow
+// after pause; if it is, the parting is counted off.
+func (k *Keeper) tryPart(p *parting, bound, sent time.Duration) (over bool, pause time.Duration, err error) {
 	t := p.hold.tenure
-	ctx := k.begin(&p.call, p.values, k.bounded(bound))
-	sent := k.clock.Now()
+	ctx := k.begin(p.values, &p.call, k.bounded(bound), sent)
 	answer, err := t.store.Release(ctx, t.owner, p.keep)
 	ctx.stop()
 	now := k.clock.Now()
+	done := false
 	switch {
 	// The lease was valid when the first copy was sent. So if a copy of which nothing
 	// was heard may have worked, finding nothing means that it did; receipts know.
 	case err == nil && (answer.Verdict == Mine || p.resent):
-		k.mu.Lock()
-		k.sawTrip(now - sent)
-		k.parted(t, answer.Heard, now)
-		k.mu.Unlock()
-		over = true
+		over, done = true, true
 	case err == nil:
 		over, err = true, k.foundLost(p, answer.Verdict)
 	case fault.ClassOf(err) == fault.Fatal:
@@ -211,17 +203,24 @@ func (k *Keeper) tryPart(p *parting, bound time.Duration) (over bool, pause time
 		pause = jitter(min(4*time.Millisecond<<min(p.failures, 10), longestBackoff))
 		p.failures++
 		err = unwrap(err)
-		k.mu.Lock()
 		// The store lets go by itself at the deadline.
-		over = now+pause >= t.deadline || k.until > 0 && now+pause >= k.until
-		k.mu.Unlock()
+		until := time.Duration(k.until.Load())
+		over = now+pause >= t.deadline || until > 0 && now+pause >= until
 		if over {
 			err = errors.Join(fault.ErrUnknown, err)
 		}
 	}
-	if over && t.tainted {
+	if over {
 		k.mu.Lock()
-		k.condemn(t.store, t.owner, now)
+		if done {
+			k.sawTrip(now - sent)
+			k.parted(t, answer.Heard, now)
+		}
+		if t.tainted {
+			k.condemn(t.store, t.owner, now)
+		}
+		k.running--
+		k.fell()
 		k.mu.Unlock()
 	}
 	return over, pause, err

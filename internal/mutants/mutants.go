@@ -111,7 +111,7 @@ var mutants = []mutant{
 	},
 	{
 		"a grant to a caller who left stays taken", "internal/lease/keeper.go",
-		"	if surplus != nil {\n		k.surplus(surplus)\n	}\n	k.finished()", "	k.finished()", inLease, "",
+		"	if surplus != nil {\n		k.surplus(surplus)\n	}\n	if after", "	if after", inLease, "",
 	},
 	{
 		"a caller who leaves keeps a grant of that moment", "internal/lease/keeper.go",
@@ -123,7 +123,7 @@ var mutants = []mutant{
 	},
 	{
 		"the hub's Look is ignored", "internal/lease/keeper.go",
-		"		q.woken = true\n		if q.tenure == nil {", "		q.woken = s == Message\n		if q.tenure == nil {", inLease, "",
+		"	q.woken = true\n	if q.tenure == nil {", "	q.woken = s == Message\n	if q.tenure == nil {", inLease, "",
 	},
 	{
 		"a signal during an attempt is lost", "internal/lease/keeper.go",
@@ -169,6 +169,22 @@ var mutants = []mutant{
 	{
 		"a batch that is refused is not split", "internal/core/run.go",
 		"len(locks) == 1 || !refused(err)", "true", inCore, "",
+	},
+	{
+		"a run that fails fails the whole batch", "scripts/batch.go",
+		"  local ok, reply = pcall(run, k, a)\n", "  local ok, reply = true, run(k, a)\n", inScripts, "TestAcquire",
+	},
+	{
+		"callers who share a script get the first one's reply", "internal/core/combine.go",
+		"e.reply, e.err = replies[i], replies[i].Error()", "e.reply, e.err = replies[i/2], replies[i/2].Error()", inCore, "TestCombine",
+	},
+	{
+		"a combined script that is refused fails for all", "internal/core/combine.go",
+		"case refused(err):", "case false:", inCore, "TestCombine",
+	},
+	{
+		"everybody waits for a command that does not come back", "internal/core/combine.go",
+		"			if c.landings == 0 {\n", "			if false {\n", inCore, "TestCombine",
 	},
 	{
 		"no look after the subscription is there again", "pubsub/link.go",

@@ -1,0 +1,233 @@
+package core
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/internal/lease"
+	"github.com/holdfast-go/holdfast/scripts"
+)
+
+const (
+	// maxErrands bounds how many callers share a script: the server's other clients
+	// have to wait for it.
+	maxErrands = 64
+
+	// headway is the time for which a command may have the way to the server to
+	// itself. On a round trip that is longer there is room for more of them.
+	headway = 50 * time.Microsecond
+
+	// maxRoom bounds how many commands of one script may be under way before those
+	// that come are combined, and firstRoom is how many while no round trip is known.
+	maxRoom   = 32
+	firstRoom = 4
+
+	// stuckAfter is how long callers wait for a command to come back before they go
+	// without: its connection may be dead, and the next one alive.
+	stuckAfter = 10 * time.Millisecond
+)
+
+// A combiner has a script run for many callers. As long as few ask, each sends a
+// command of its own. While the way to the server is full, callers wait for one
+// command to come back and then go together, all who wait: under load the server,
+// the client and the kernel have one command to handle instead of dozens. Nobody
+// waits while there is room.
+type combiner struct {
+	client     rueidis.Client
+	batch      *scripts.Batch
+	stuckAfter time.Duration
+	maxRoom    int
+
+	mu      sync.Mutex // guards what follows
+	trip    time.Duration
+	room    int // how many may be under way
+	flights int // how many are
+	waiting []*errand
+	apart   bool // the server does not run one script for keys of several slots
+
+	guard    *time.Timer
+	guarding bool // guard is set; it is while callers wait
+	landings int  // since guard was set
+}
+
+// An errand is one caller that waits to be sent.
+type errand struct {
+	ctx   context.Context
+	call  scripts.Call
+	ready chan struct{} // receives once
+	leads []*errand     // it is to send all these, itself first
+	alone bool          // it is to send itself once more, by itself
+	reply rueidis.RedisMessage
+	err   error
+}
+
+var errands = sync.Pool{New: func() any { return &errand{ready: make(chan struct{}, 1)} }}
+
+// Run runs the script of b once, perhaps together with others; ctx bounds it. The
+// error is the client's, or the error reply of this run.
+func (e *Env) Run(ctx context.Context, b *scripts.Batch, keys, args []string) (rueidis.RedisMessage, error) {
+	// All such contexts have the same length: whoever leads is the first to have to
+	// give up, and none of the others needs a timer of its own.
+	if c := e.combiner(b); c != nil && lease.Patient(ctx) {
+		return c.run(ctx, keys, args)
+	}
+	return b.One().Exec(ctx, e.Client, keys, args).ToMessage()
+}
+
+// combiner returns the combiner of b; nil in a cluster, where the keys of
+// different callers lie in different slots.
+func (e *Env) combiner(b *scripts.Batch) *combiner {
+	if c, ok := e.combiners.Load(b); ok {
+		return c.(*combiner)
+	}
+	var c *combiner
+	if e.Client.Mode() != rueidis.ClientModeCluster {
+		c = &combiner{client: e.Client, batch: b, stuckAfter: stuckAfter, maxRoom: maxRoom, room: firstRoom}
+	}
+	first, _ := e.combiners.LoadOrStore(b, c)
+	return first.(*combiner)
+}
+
+func (c *combiner) run(ctx context.Context, keys, args []string) (rueidis.RedisMessage, error) {
+	c.mu.Lock()
+	if c.flights < c.room || c.apart {
+		var began time.Time
+		if c.flights == 0 { // nothing in the way, so this is how long the way is
+			began = time.Now()
+		}
+		c.flights++
+		c.mu.Unlock()
+		defer c.land(began)
+		return c.batch.One().Exec(ctx, c.client, keys, args).ToMessage()
+	}
+	e := errands.Get().(*errand)
+	e.ctx = ctx
+	e.call.Keys, e.call.Args = append(e.call.Keys[:0], keys...), append(e.call.Args[:0], args...)
+	c.waiting = append(c.waiting, e)
+	if !c.guarding {
+		c.watch()
+	}
+	c.mu.Unlock()
+	<-e.ready
+	if e.leads != nil {
+		c.fly(e.leads)
+	}
+	if e.alone {
+		e.reply, e.err = c.batch.One().Exec(ctx, c.client, keys, args).ToMessage()
+	}
+	reply, err := e.reply, e.err
+	*e = errand{ready: e.ready, call: e.call}
+	errands.Put(e)
+	return reply, err
+}
+
+// land is called when a command has come back that found the way empty at began,
+// or, if that is zero, did not: its place is for those who wait.
+func (c *combiner) land(began time.Time) {
+	var trip time.Duration
+	if !began.IsZero() {
+		trip = time.Since(began)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if trip > 0 {
+		if c.trip == 0 {
+			c.trip = trip
+		}
+		c.trip += (min(trip, 4*c.trip) - c.trip) / 8
+		c.room = min(1+int(c.trip/headway), c.maxRoom)
+	}
+	c.landings++
+	c.flights--
+	if c.flights < c.room {
+		c.depart()
+	}
+}
+
+// depart sends those who wait, if any. The mutex is held.
+func (c *combiner) depart() {
+	n := min(len(c.waiting), maxErrands)
+	if n == 0 {
+		return
+	}
+	c.flights++
+	leads := append([]*errand(nil), c.waiting[:n]...)
+	rest := copy(c.waiting, c.waiting[n:])
+	clear(c.waiting[rest:])
+	c.waiting = c.waiting[:rest]
+	leads[0].leads = leads
+	leads[0].ready <- struct{}{}
+}
+
+// watch sees to it that nobody waits for a command that does not come back. The
+// mutex is held.
+func (c *combiner) watch() {
+	c.guarding, c.landings = true, 0
+	if c.guard == nil {
+		c.guard = time.AfterFunc(c.stuckAfter, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.landings == 0 {
+				c.depart()
+			}
+			if c.guarding = len(c.waiting) > 0; c.guarding {
+				c.watch()
+			}
+		})
+		return
+	}
+	c.guard.Reset(c.stuckAfter)
+}
+
+// fly sends all of leads, on the goroutine of the first, and gives the others
+// what is theirs.
+func (c *combiner) fly(leads []*errand) {
+	first := leads[0]
+	for _, e := range leads {
+		e.err = errNoReply // should the client panic
+	}
+	defer func() {
+		for _, e := range leads[1:] {
+			e.ready <- struct{}{}
+		}
+		c.land(time.Time{})
+	}()
+	if len(leads) == 1 {
+		first.reply, first.err = c.batch.One().Exec(first.ctx, c.client, first.call.Keys, first.call.Args).ToMessage()
+		return
+	}
+	calls := make([]scripts.Call, len(leads))
+	for i, e := range leads {
+		calls[i] = e.call
+	}
+	replies, err := c.batch.Exec(first.ctx, c.client, calls)
+	for i, e := range leads {
+		switch {
+		case err == nil:
+			e.reply, e.err = replies[i], replies[i].Error()
+		case refused(err):
+			// For one key that the user may not touch; nothing was done.
+			e.alone = true
+		default:
+			e.err = err
+		}
+	}
+	if reply, ok := redisReply(err); ok && wordOf(reply.Error()) == "CROSSSLOT" {
+		c.part()
+	}
+}
+
+// part sends everybody apart from now on.
+func (c *combiner) part() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apart = true
+	for _, e := range c.waiting {
+		e.alone = true
+		e.ready <- struct{}{}
+	}
+	c.waiting = nil
+}

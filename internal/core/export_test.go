@@ -1,0 +1,37 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast/scripts"
+)
+
+// Combine is Run for a caller whose context is that of a command of a session.
+func (e *Env) Combine(ctx context.Context, b *scripts.Batch, keys, args []string) (rueidis.RedisMessage, error) {
+	return e.combiner(b).run(ctx, keys, args)
+}
+
+// Bound sets how long callers wait for a command to come back, and how many may
+// be under way however long the way is.
+func (e *Env) Bound(b *scripts.Batch, stuckAfter time.Duration, maxRoom int) {
+	c := e.combiner(b)
+	c.stuckAfter, c.maxRoom = stuckAfter, maxRoom
+}
+
+// Waiting is how many callers wait to be sent.
+func (e *Env) Waiting(b *scripts.Batch) int {
+	c := e.combiner(b)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.waiting)
+}
+
+// The bounds of a combiner.
+const (
+	FirstRoom  = firstRoom
+	MaxRoom    = maxRoom
+	MaxErrands = maxErrands
+)
