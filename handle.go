@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,15 +16,22 @@ import (
 // kind, with all that the kinds have in common. Applications use the lock
 // packages, whose types document these methods.
 type Handle struct {
-	session *Session
-	kind    core.Kind
-	options Options // with defaults filled in
-	root    string  // the name given to New
-	terms   *core.Settings
+	*family
+	child   bool // made by For
 	key     string
 	lock    core.Lock
 	request lease.Request
 	err     error // of a bad id
+}
+
+// A family is what a lock has in common with those that For makes of it.
+type family struct {
+	session  *Session
+	kind     core.Kind
+	options  Options // with defaults filled in
+	root     string  // the name given to New
+	terms    lease.Terms
+	settings *core.Settings
 }
 
 // Bind makes the handle of one lock. It is for the lock packages of this module:
@@ -44,7 +52,9 @@ func (s *Session) Bind(k core.Kind, name string, o Options) (*Handle, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%s: %w", k.Name(), core.CheckName(name))
 	}
-	h := &Handle{session: s, kind: k, options: o, root: name, terms: s.settings(k, o)}
+	h := &Handle{family: &family{
+		session: s, kind: k, options: o, root: name, terms: o.terms(), settings: s.settings(k, o),
+	}}
 	h.open(s.options.Prefix + name)
 	if h.err != nil {
 		return nil, h.err
@@ -59,11 +69,11 @@ func (h *Handle) open(key string) {
 		h.err = fmt.Errorf("%s: %w", h.kind.Name(), err)
 		return
 	}
-	h.lock = h.kind.Open(h.session.env, key, h.terms)
+	h.lock = h.kind.Open(h.session.env, key, h.settings)
 	h.request = lease.Request{
 		ID:    lease.ID{Kind: h.kind.Name(), Key: key},
 		Store: h.lock,
-		Terms: h.options.terms(),
+		Terms: &h.terms,
 		Wait:  max(h.options.Wait, 0),
 		Tag:   h,
 	}
@@ -71,10 +81,7 @@ func (h *Handle) open(key string) {
 
 // For returns the lock name:id with the same options.
 func (h *Handle) For(id string) *Handle {
-	child := &Handle{session: h.session, kind: h.kind, options: h.options, root: h.root, terms: h.terms}
-	if child.options.Class == "" {
-		child.options.Class = h.root
-	}
+	child := &Handle{family: h.family, child: true}
 	switch {
 	case h.err != nil:
 		child.key, child.err = h.key+":"+id, h.err
@@ -305,9 +312,9 @@ func (h *Handle) wrap(call string, err error) error {
 
 // subject is what events say of h.
 func (h *Handle) subject() Subject {
-	class := h.options.Class
-	if class == "" {
-		class = h.kind.Name()
+	class := cmp.Or(h.options.Class, h.kind.Name())
+	if h.child {
+		class = cmp.Or(h.options.Class, h.root)
 	}
 	return Subject{Kind: h.kind.Name(), Class: class, Name: h.key}
 }

@@ -65,7 +65,8 @@ type Options struct {
 	// with its last token for TokenRetention. Exclusive kinds only.
 	Fencing bool
 
-	// TokenRetention is how long Redis remembers the last token after its last use.
+	// TokenRetention is how long Redis remembers the last token after its last use,
+	// give or take a 64th.
 	// Default 24 h. Negative: for ever, which is required where Redisson takes
 	// fenced locks of the same name. Needs Fencing.
 	TokenRetention time.Duration

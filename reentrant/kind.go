@@ -1,7 +1,9 @@
 package reentrant
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -63,8 +65,8 @@ func (s *store) Take(ctx context.Context, owner string, block int) (lease.Grant,
 func (s *store) take(ctx context.Context, c rueidis.CoreClient, owner string, block int) (lease.Grant, error) {
 	batch, keys, args := scripts.ReentrantAcquireBatch, []string{s.key}, []string{owner, s.settings.Take}
 	if s.settings.Fencing {
-		batch, keys = scripts.ReentrantAcquireFencedBatch, append(keys, s.counter)
-		args = append(args, strconv.Itoa(block), s.settings.Retention)
+		batch, keys = scripts.ReentrantAcquireFencedBatch, []string{s.key, s.counter}
+		args = []string{owner, s.settings.Take, strconv.Itoa(block), s.settings.Retention}
 	}
 	var reply rueidis.RedisMessage
 	var err error
@@ -76,25 +78,29 @@ func (s *store) take(ctx context.Context, c rueidis.CoreClient, owner string, bl
 	if err != nil {
 		return lease.Grant{}, core.Fail(err)
 	}
-	if left, err := reply.ToInt64(); err == nil {
+	if reply.IsInt64() {
+		left, err := reply.AsInt64()
 		if !s.settings.Fencing && left == -2 {
 			return lease.Grant{Taken: true}, nil
 		}
-		return lease.Grant{Left: time.Duration(left) * time.Millisecond}, nil
+		return lease.Grant{Left: time.Duration(left) * time.Millisecond}, core.Fail(err)
 	}
-	pair, err := reply.ToArray()
-	if err != nil {
+	grant := lease.Grant{Taken: true, Block: 1}
+	if reply.IsArray() {
+		pair, err := reply.ToArray()
+		if err != nil || len(pair) != 2 {
+			return lease.Grant{}, core.Fail(cmp.Or(err, fmt.Errorf("%d elements for a token and a number", len(pair))))
+		}
+		n, err := pair[1].AsInt64()
+		if err != nil {
+			return lease.Grant{}, core.Fail(err)
+		}
+		reply, grant.Block = pair[0], int(n)
+	}
+	if grant.Token, err = reply.AsUint64(); err != nil {
 		return lease.Grant{}, core.Fail(err)
 	}
-	token, err := pair[0].AsUint64()
-	if err != nil {
-		return lease.Grant{}, core.Fail(err)
-	}
-	n, err := pair[1].AsInt64()
-	if err != nil {
-		return lease.Grant{}, core.Fail(err)
-	}
-	return lease.Grant{Taken: true, Token: token, Block: int(n)}, nil
+	return grant, nil
 }
 
 func (s *store) Count(ctx context.Context, owner string, holds int) (lease.Verdict, error) {

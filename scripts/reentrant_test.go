@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-go/holdfast/scripts"
@@ -73,69 +74,69 @@ func TestAcquireFenced(t *testing.T) {
 	const future = 9_000_000_000_000_000 // below 2^53 and in the year 2255
 	table{script: scripts.ReentrantAcquireFenced, keys: "lock more", rows: []row{
 		{"the first token is the server's time and a repeat reads it back", []step{
-			{args: "me 60000 1 600000", reply: "[@now 1]", again: "[@+0 1]", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
+			{args: "me 60000 1 600000", reply: "@now", again: "@+0", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
 		}},
 		{"a block is reserved and a repeat gets its last token", []step{
-			{args: "me 60000 5 600000", reply: "[@now 5]", again: "[@+4 1]", lock: "me=1", ttl: 60_000, more: "@+4", moreTTL: 600_000},
+			{args: "me 60000 5 600000", reply: "[@now 5]", again: "@+4", lock: "me=1", ttl: 60_000, more: "@+4", moreTTL: 600_000},
 		}},
 		{"tokens rise from owner to owner", []step{
-			{args: "me 60000 2 600000", reply: "[@now 2]", again: "[@+1 1]", lock: "me=1", ttl: 60_000, more: "@+1", moreTTL: 600_000},
-			{do: "DEL lock", args: "you 60000 2 600000", reply: "[@now 2]", again: "[@+1 1]", lock: "you=1", ttl: 60_000, more: "@+1", moreTTL: 600_000},
+			{args: "me 60000 2 600000", reply: "[@now 2]", again: "@+1", lock: "me=1", ttl: 60_000, more: "@+1", moreTTL: 600_000},
+			{do: "DEL lock", args: "you 60000 2 600000", reply: "[@now 2]", again: "@+1", lock: "you=1", ttl: 60_000, more: "@+1", moreTTL: 600_000},
 		}},
 		{"a stranger is refused and mints none", []step{
-			{args: "me 60000 1 600000", reply: "[@now 1]", again: "[@+0 1]", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
+			{args: "me 60000 1 600000", reply: "@now", again: "@+0", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
 			{args: "you 90000 9 900000", reply: "~60000", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
 		}},
 		{"a foreign hash without TTL has no end", []step{
 			{do: "HSET lock you 1", args: "me 60000 1 600000", reply: "-1", lock: "you=1", ttl: -1},
 		}},
 		{"a counter that was lost does not send tokens back", []step{
-			{args: "me 60000 3 600000", reply: "[@now 3]", again: "[@+2 1]", lock: "me=1", ttl: 60_000, more: "@+2", moreTTL: 600_000},
-			{do: "DEL lock more", args: "you 60000 1 600000", reply: "[@now 1]", again: "[@+0 1]", lock: "you=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
+			{args: "me 60000 3 600000", reply: "[@now 3]", again: "@+2", lock: "me=1", ttl: 60_000, more: "@+2", moreTTL: 600_000},
+			{do: "DEL lock more", args: "you 60000 1 600000", reply: "@now", again: "@+0", lock: "you=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
 		}},
 		{"the holder of a lost counter gets newer tokens", []step{
-			{args: "me 60000 3 600000", reply: "[@now 3]", again: "[@+2 1]", lock: "me=1", ttl: 60_000, more: "@+2", moreTTL: 600_000},
-			{do: "DEL more", args: "me 60000 3 600000", reply: "[@now 3]", again: "[@+2 1]", lock: "me=1", ttl: 60_000, more: "@+2", moreTTL: 600_000},
+			{args: "me 60000 3 600000", reply: "[@now 3]", again: "@+2", lock: "me=1", ttl: 60_000, more: "@+2", moreTTL: 600_000},
+			{do: "DEL more", args: "me 60000 3 600000", reply: "[@now 3]", again: "@+2", lock: "me=1", ttl: 60_000, more: "@+2", moreTTL: 600_000},
 		}},
 		{"the holder of a lost counter keeps a longer TTL", []step{
-			{do: "HSET lock me 2; PEXPIRE lock 600000", args: "me 60000 1 600000", reply: "[@now 1]", again: "[@+0 1]", lock: "me=2", ttl: 600_000, more: "@+0", moreTTL: 600_000},
+			{do: "HSET lock me 2; PEXPIRE lock 600000", args: "me 60000 1 600000", reply: "@now", again: "@+0", lock: "me=2", ttl: 600_000, more: "@+0", moreTTL: 600_000},
 		}},
 		{"a counter that leads the clock goes on by one and reserves no block", []step{
 			{
 				do: fmt.Sprint("SET more ", future), args: "me 60000 5 600000",
-				reply: fmt.Sprintf("[%d 1]", future+1), lock: "me=1", ttl: 60_000, more: fmt.Sprint("'", future+1), moreTTL: -1,
+				reply: fmt.Sprint(future + 1), lock: "me=1", ttl: 60_000, more: fmt.Sprint("'", future+1), moreTTL: -1,
 			},
 			{
 				do: "DEL lock", args: "you 60000 5 600000",
-				reply: fmt.Sprintf("[%d 1]", future+2), lock: "you=1", ttl: 60_000, more: fmt.Sprint("'", future+2), moreTTL: -1,
+				reply: fmt.Sprint(future + 2), lock: "you=1", ttl: 60_000, more: fmt.Sprint("'", future+2), moreTTL: -1,
 			},
 		}},
 		{"a counter of Redisson jumps to the clock and keeps no TTL", []step{
-			{do: "SET more 41", args: "me 60000 2 600000", reply: "[@now 2]", again: "[@+1 1]", lock: "me=1", ttl: 60_000, more: "@+1", moreTTL: -1},
+			{do: "SET more 41", args: "me 60000 2 600000", reply: "[@now 2]", again: "@+1", lock: "me=1", ttl: 60_000, more: "@+1", moreTTL: -1},
 		}},
 		{"a counter with TTL gets the retention anew", []step{
-			{do: "SET more 41 PX 60000", args: "me 60000 1 600000", reply: "[@now 1]", again: "[@+0 1]", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
+			{do: "SET more 41 PX 60000", args: "me 60000 1 600000", reply: "@now", again: "@+0", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
 		}},
 		{"retention -1 is for ever", []step{
-			{args: "me 60000 1 -1", reply: "[@now 1]", again: "[@+0 1]", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: -1},
+			{args: "me 60000 1 -1", reply: "@now", again: "@+0", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: -1},
 		}},
 		{"retention -1 takes the TTL of a counter away", []step{
-			{do: "SET more 41 PX 60000", args: "me 60000 1 -1", reply: "[@now 1]", again: "[@+0 1]", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: -1},
+			{do: "SET more 41 PX 60000", args: "me 60000 1 -1", reply: "@now", again: "@+0", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: -1},
 		}},
 		{"the largest tokens are exact", []step{
-			{do: "SET more 9007199254740990", args: "me 60000 1 600000", reply: "[9007199254740991 1]", lock: "me=1", ttl: 60_000, more: "'9007199254740991", moreTTL: -1},
+			{do: "SET more 9007199254740990", args: "me 60000 1 600000", reply: "9007199254740991", lock: "me=1", ttl: 60_000, more: "'9007199254740991", moreTTL: -1},
 		}},
 		{"a repeat lifts the TTL to the lease", []step{
-			{do: held + "; SET more 7 PX 60000", args: "me 600000 3 600000", reply: "[7 1]", lock: "me=1", ttl: 600_000, more: "'7", moreTTL: 60_000},
+			{do: held + "; SET more 7 PX 60000", args: "me 600000 3 600000", reply: "7", lock: "me=1", ttl: 600_000, more: "'7", moreTTL: 60_000},
 		}},
 		{"a repeat never lowers the TTL", []step{
-			{do: "HSET lock me 1; PEXPIRE lock 600000; SET more 7", args: "me 60000 3 600000", reply: "[7 1]", lock: "me=1", ttl: 600_000, more: "'7", moreTTL: -1},
+			{do: "HSET lock me 1; PEXPIRE lock 600000; SET more 7", args: "me 60000 3 600000", reply: "7", lock: "me=1", ttl: 600_000, more: "'7", moreTTL: -1},
 		}},
 		{"a repeat gives a lock without TTL its lease", []step{
-			{do: "HSET lock me 1; SET more 7", args: "me 60000 1 600000", reply: "[7 1]", lock: "me=1", ttl: 60_000, more: "'7", moreTTL: -1},
+			{do: "HSET lock me 1; SET more 7", args: "me 60000 1 600000", reply: "7", lock: "me=1", ttl: 60_000, more: "'7", moreTTL: -1},
 		}},
 		{"a late copy after another took the lock is refused", []step{
-			{args: "me 60000 1 600000", reply: "[@now 1]", again: "[@+0 1]", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
+			{args: "me 60000 1 600000", reply: "@now", again: "@+0", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
 			{do: "DEL lock; " + taken, args: "me 60000 1 600000", reply: "~60000", lock: "you=1", ttl: 60_000, more: "@+0", moreTTL: 600_000},
 		}},
 		{"a lock that is kept after its release is nobody's and no token is minted", []step{
@@ -143,13 +144,13 @@ func TestAcquireFenced(t *testing.T) {
 			{do: "DEL more", args: "me 600000 1 600000", reply: "~60000", lock: "me:released=1", ttl: 60_000},
 		}},
 		{"the holder reads the largest token back", []step{
-			{do: held + "; SET more 9007199254740991", args: "me 600000 1 600000", reply: "[9007199254740991 1]", lock: "me=1", ttl: 600_000, more: "'9007199254740991", moreTTL: -1},
+			{do: held + "; SET more 9007199254740991", args: "me 600000 1 600000", reply: "9007199254740991", lock: "me=1", ttl: 600_000, more: "'9007199254740991", moreTTL: -1},
 		}},
 		{"a counter of 16 digits is a number", []step{
-			{do: "SET more 0000000000000041", args: "me 60000 1 600000", reply: "[@now 1]", again: "[@+0 1]", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: -1},
+			{do: "SET more 0000000000000041", args: "me 60000 1 600000", reply: "@now", again: "@+0", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: -1},
 		}},
 		{"a counter of 0 is a number", []step{
-			{do: "SET more 0", args: "me 60000 1 600000", reply: "[@now 1]", again: "[@+0 1]", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: -1},
+			{do: "SET more 0", args: "me 60000 1 600000", reply: "@now", again: "@+0", lock: "me=1", ttl: 60_000, more: "@+0", moreTTL: -1},
 		}},
 		{"a counter that is no number leaves the lock free", []step{
 			{do: "SET more text", args: "me 60000 1 600000", reply: "!WRONGTYPE", more: "'text", moreTTL: -1},
@@ -172,17 +173,24 @@ func TestAcquireFenced(t *testing.T) {
 // Tokens are strings, since some clients read numbers as floats.
 func TestAcquireFenced_tokenIsAString(t *testing.T) {
 	everywhere(t, func(t *testing.T, b *backend) {
-		args := []string{"me", "60000", "1", "600000"}
-		reply, err := scripts.ReentrantAcquireFenced.Exec(t.Context(), b.client, []string{name(t), name(t) + ":t"}, args).ToArray()
+		acquire := func(key, block string) rueidis.RedisResult {
+			return scripts.ReentrantAcquireFenced.Exec(t.Context(), b.client,
+				[]string{name(t) + key, name(t) + key + ":t"}, []string{"me", "60000", block, "600000"})
+		}
+		one, err := acquire("one", "1").ToMessage()
 		require.NoError(t, err)
-		require.Len(t, reply, 2)
-		require.True(t, reply[0].IsString())
-		require.True(t, reply[1].IsInt64())
-		token, err := reply[0].ToString()
+		several, err := acquire("several", "2").ToArray()
 		require.NoError(t, err)
-		n, err := strconv.ParseUint(token, 10, 64)
-		require.NoError(t, err)
-		require.Less(t, n, uint64(1)<<53)
+		require.Len(t, several, 2)
+		require.True(t, several[1].IsInt64())
+		for _, reply := range []rueidis.RedisMessage{one, several[0]} {
+			require.True(t, reply.IsString())
+			token, err := reply.ToString()
+			require.NoError(t, err)
+			n, err := strconv.ParseUint(token, 10, 64)
+			require.NoError(t, err)
+			require.Less(t, n, uint64(1)<<53)
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -71,7 +72,7 @@ func verdictOf(err error) (lease.Verdict, error) {
 
 // Millis is d in whole milliseconds, rounded up, as scripts want it.
 func Millis(d time.Duration) string {
-	return fmt.Sprint(int64((d + time.Millisecond - 1) / time.Millisecond))
+	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
 }
 
 // Acknowledged runs take on a connection of its own and has WAIT follow on that
@@ -207,7 +208,12 @@ func call(locks []lease.Renewal) scripts.Call {
 	words := make([]string, 3*n)
 	keys, owners, leases := words[:n:n], words[n:2*n], words[2*n:]
 	for i, l := range locks {
-		keys[i], owners[i], leases[i] = l.Key, l.Owner, Millis(l.Lease)
+		keys[i], owners[i] = l.Key, l.Owner
+		if i > 0 && l.Lease == locks[i-1].Lease { // as a rule
+			leases[i] = leases[i-1]
+		} else {
+			leases[i] = Millis(l.Lease)
+		}
 	}
 	return scripts.Call{Keys: keys, Args: words[n:]}
 }

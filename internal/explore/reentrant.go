@@ -99,14 +99,18 @@ func (k Reentrant) Step(b Books, now int, c Command) (Books, Answer) {
 			return b, Answer{Verdict: Mine, Token: b.Token, Block: 1}
 		}
 		token, block := b.Token+1, uint8(1)
-		if clock := micros(now); token <= clock {
+		clock := micros(now)
+		leads := token > clock
+		if !leads {
 			token, block = clock, c.Block
 		}
-		forEver := k.Retention < 0 || b.Token > 0 && b.Kept == 0
-		b.Token, b.Kept = token+uint64(block)-1, int8(now+k.Retention)
-		if forEver {
-			b.Kept = 0
+		switch {
+		case k.Retention < 0 || b.Token > 0 && b.Kept == 0:
+			b.Kept = 0 // for ever
+		case b.Token == 0 || leads || (clock-b.Token)*64 > uint64(k.Retention)*uint64(Tick/time.Microsecond):
+			b.Kept = int8(now + k.Retention)
 		}
+		b.Token = token + uint64(block) - 1
 		return b, Answer{Verdict: Mine, Token: token, Block: block}
 
 	case c.Op == Force && !taken:
@@ -221,6 +225,10 @@ func (k Reentrant) Read(c Command, reply any) (Answer, error) {
 			return Answer{Verdict: Gone}, nil
 		case c.Op != Acquire && c.Op != Force && r == -1:
 			return Answer{Verdict: Other}, nil
+		}
+	case string:
+		if token, err := strconv.ParseUint(r, 10, 64); err == nil && token > 0 && c.Op == Acquire && c.Mode == Fenced {
+			return Answer{Verdict: Mine, Token: token, Block: 1}, nil
 		}
 	case []any:
 		if c.Op == Acquire && c.Mode == Fenced && len(r) == 2 {

@@ -88,7 +88,7 @@ func (k *Keeper) endAll() bool {
 	k.mu.Lock()
 	var ended []*Hold
 	for len(k.heap) > 0 {
-		ended = append(ended, k.lose(k.heap[0].hold, fault.Closed, nil))
+		ended = append(ended, k.lose(k.heap[0].tenure.hold, fault.Closed, nil))
 	}
 	k.mu.Unlock()
 	k.tellLost(ended)

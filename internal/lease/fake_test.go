@@ -547,7 +547,7 @@ func (w *world) proc(change ...func(c *Config)) *proc {
 				note(func() { p.renewed = append(p.renewed, renewedAt{locks, renewed, err}) })
 			},
 			Lost: func(h *Hold, l *Loss) {
-				note(func() { p.lost, p.losers = append(p.lost, l), append(p.losers, h.owner) })
+				note(func() { p.lost, p.losers = append(p.lost, l), append(p.losers, h.Owner()) })
 			},
 			Stalled: func(r *Request, s Stall) {
 				note(func() { p.stalls = append(p.stalls, stallAt{s, w.now(), r.ID.Key}) })
@@ -584,8 +584,8 @@ func fencing(t *Terms)             { t.Fencing = true }
 
 // request asks for a lock.
 func (w *world) request(key string, t Terms) *Request {
-	r := &Request{ID: ID{"fake", key}, Terms: t}
-	r.Store = &store{server: w.server, key: key, terms: &r.Terms}
+	r := &Request{ID: ID{"fake", key}, Terms: &t}
+	r.Store = &store{server: w.server, key: key, terms: r.Terms}
 	return r
 }
 

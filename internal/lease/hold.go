@@ -53,21 +53,20 @@ type Tenure struct {
 
 	took     time.Duration // when the store granted it
 	deadline time.Duration
-	passes   int    // handovers so far
 	token    uint64 // the next to give out
-	tokens   int    // how many are left to give out
-	tainted  bool   // a copy of the acquire may still arrive
+	tokens   int32  // how many are left to give out
+	passes   int32  // handovers so far
 
 	renewAt  time.Duration
 	dueSince time.Duration // when it was put on the lane's due list
+	failure  error         // the last of
+	failures int32         // failed renewals in a row
+	index    int32         // in the keeper's heap, -1 outside
+	tainted  bool          // a copy of the acquire may still arrive
 	due      bool
 	renewing bool
-	suspect  bool  // a release was announced that this process did not send
-	recheck  bool  // and that was while a renewal was under way
-	failures int   // failed renewals in a row
-	failure  error // the last of them
-	index    int   // in the keeper's heap, -1 outside
-	wake     time.Duration
+	suspect  bool // a release was announced that this process did not send
+	recheck  bool // and that was while a renewal was under way
 }
 
 // A Hold is one local owner of a lock, with all its nested leases.
@@ -76,19 +75,18 @@ type Hold struct {
 	request *Request
 	tenure  *Tenure
 	token   uint64
-	owner   string
 	granted time.Duration
 
 	// The keeper's mutex guards what follows.
-	state   State
-	holds   int
 	members *Member // a list
+	holds   int
 	endedAt time.Duration
-	ended   bool // every caller's context has ended, since endedAt
 	loss    *Loss
 	stallAt time.Duration
-	endTold bool          // that it is held on after its context ended was reported
 	turn    chan struct{} // holds a token while the count is being set
+	state   State
+	ended   bool // every caller's context has ended, since endedAt
+	endTold bool // that it is held on after its context ended was reported
 }
 
 // A Member is one lease of a hold.
@@ -127,7 +125,7 @@ func (h *Hold) Join(caller context.Context, m *Member, cancel context.CancelCaus
 func (h *Hold) Token() uint64 { return h.token }
 
 // Owner is the owner field in the store.
-func (h *Hold) Owner() string { return h.owner }
+func (h *Hold) Owner() string { return h.tenure.owner }
 
 // Request is what the hold was asked for with.
 func (h *Hold) Request() *Request { return h.request }

@@ -68,7 +68,7 @@ type ID struct{ Kind, Key string }
 type Request struct {
 	ID    ID
 	Store Store
-	Terms Terms
+	Terms *Terms        // not changed
 	Wait  time.Duration // bounds the wait; 0: ctx alone
 	Tag   any           // for events
 }
@@ -143,20 +143,21 @@ type queue struct {
 	length      int
 	tenure      *Tenure // this process holds the lock
 	attempt     *waiter // whose attempt is under way
+	stop        func()  // ends the subscription; nil without one
 
-	stop        func() // ends the subscription; nil without one
+	lookAt    time.Duration // when to ask next if no signal comes
+	notBefore time.Duration // no signal makes the head ask earlier
+	parting   *Tenure       // the last one released, while lookAt and notBefore are because of it
+	humbleAt  time.Duration // when to let others go first although nobody listens
+	quiet     time.Duration // no stall is reported before
+	err       error         // why word is failed
+	failures  int32         // failed attempts in a row
+	wins      int32         // grants in a row, with no refusal between
+	echoes    int32         // own releases whose messages have not come back
+	word      word
+
 	subscribing bool
-	woken       bool          // a signal came since the last attempt began
-	lookAt      time.Duration // when to ask next if no signal comes
-	notBefore   time.Duration // no signal makes the head ask earlier
-	word        word
-	err         error         // why word is failed
-	failures    int           // failed attempts in a row
-	wins        int           // grants in a row, with no refusal between
-	parting     *Tenure       // the last one released, while lookAt and notBefore are because of it
-	humbleAt    time.Duration // when to let others go first although nobody listens
-	echoes      int           // own releases whose messages have not come back
-	quiet       time.Duration // no stall is reported before
+	woken       bool // a signal came since the last attempt began
 	dropped     bool
 }
 
@@ -494,7 +495,7 @@ func (k *Keeper) ask(w *waiter) (block int) {
 		w.owner = k.newOwner()
 	}
 	block = 1
-	if terms := &w.request.Terms; terms.Fencing && terms.Handoff > 0 {
+	if terms := w.request.Terms; terms.Fencing && terms.Handoff > 0 {
 		block = 1 + min(q.length-1, terms.Handoff)
 	}
 	k.running++
@@ -521,7 +522,7 @@ func (k *Keeper) try(w *waiter, block int, sent time.Duration) (done bool) {
 	q := w.queue
 	q.attempt = nil
 	var surplus *Hold
-	switch terms := &w.request.Terms; {
+	switch terms := w.request.Terms; {
 	case err == nil && grant.Taken && now < terms.deadline(sent, max(terms.Lease, terms.MinHold)):
 		k.sawTrip(now - sent)
 		q.word, q.err, q.failures = taken, nil, 0

@@ -153,10 +153,10 @@ func (k *Keeper) heir(h *Hold, now time.Duration) *waiter {
 	w := t.queue.first
 	switch {
 	case w == nil, w.once, terms.Fixed, terms.MinHold > 0, t.failures > 0, t.suspect,
-		t.passes >= terms.Handoff, now-t.took >= handoffTime,
+		int(t.passes) >= terms.Handoff, now-t.took >= handoffTime,
 		2*(t.deadline-now) < terms.Lease,
 		terms.Fencing && t.tokens == 0,
-		w.request.Terms != *terms, k.closing:
+		*w.request.Terms != *terms, k.closing:
 		return nil
 	}
 	if len(h.turn) > 0 { // a count that is under way would reach the next owner

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"container/heap"
 	"context"
 	"time"
 
@@ -58,7 +57,7 @@ func (k *Keeper) laneOf(id laneID) *lane {
 // The mutex is held.
 func (k *Keeper) granted(w *waiter, sent, now time.Duration, g Grant) *Hold {
 	r := w.request
-	terms := &r.Terms
+	terms := r.Terms
 	made := new(struct { // one allocation
 		Tenure
 		Hold
@@ -67,7 +66,7 @@ func (k *Keeper) granted(w *waiter, sent, now time.Duration, g Grant) *Hold {
 	*t = Tenure{
 		owner: w.owner, store: r.Store, terms: terms, lane: k.laneOf(laneID{r.Store.Renewer(), terms.Lease}), queue: w.queue,
 		took: now, deadline: terms.deadline(sent, max(terms.Lease, terms.MinHold)),
-		token: g.Token, tokens: g.Block, tainted: w.tainted, index: -1,
+		token: g.Token, tokens: int32(g.Block), tainted: w.tainted, index: -1,
 	}
 	// The first renewals are spread, or processes that start together would renew
 	// together for ever.
@@ -82,7 +81,7 @@ func (k *Keeper) granted(w *waiter, sent, now time.Duration, g Grant) *Hold {
 
 // own gives t to its next local owner, whose hold is made in h. The mutex is held.
 func (k *Keeper) own(t *Tenure, h *Hold, r *Request, now time.Duration) *Hold {
-	*h = Hold{keeper: k, request: r, tenure: t, owner: t.owner, granted: now, state: Held, holds: 1}
+	*h = Hold{keeper: k, request: r, tenure: t, granted: now, state: Held, holds: 1}
 	if t.tokens > 0 {
 		h.token = t.token
 		t.token++
@@ -99,34 +98,30 @@ func (k *Keeper) own(t *Tenure, h *Hold, r *Request, now time.Duration) *Hold {
 
 // schedule puts t where the alarm will find it. The mutex is held.
 func (k *Keeper) schedule(t *Tenure, now time.Duration) {
-	t.wake = t.deadline
+	wake := t.deadline
 	if t.wantsRenewal() && !t.due && !t.renewing {
-		t.wake = min(t.wake, t.renewAt)
+		wake = min(wake, t.renewAt)
 	}
 	h := t.hold
 	if t.terms.MaxHold > 0 {
-		t.wake = min(t.wake, h.granted+t.terms.MaxHold)
+		wake = min(wake, h.granted+t.terms.MaxHold)
 	}
 	if h.ended && t.terms.Grace >= 0 {
-		t.wake = min(t.wake, h.endedAt+t.terms.Grace)
+		wake = min(wake, h.endedAt+t.terms.Grace)
 	}
 	if h.stallAt > 0 {
-		t.wake = min(t.wake, h.stallAt)
+		wake = min(wake, h.stallAt)
 	}
 	if at := t.queue.stallAt(k); at > 0 {
-		t.wake = min(t.wake, at)
+		wake = min(wake, at)
 	}
-	if t.index < 0 {
-		heap.Push(&k.heap, t)
-	} else {
-		heap.Fix(&k.heap, t.index)
-	}
-	k.arm(t.wake, now)
+	k.heap.set(t, wake)
+	k.arm(wake, now)
 }
 
 // end stops renewal and every timer of t, for good. The mutex is held.
 func (k *Keeper) end(t *Tenure) {
-	heap.Remove(&k.heap, t.index)
+	k.heap.remove(t)
 	l := t.lane
 	if t.due {
 		t.due = false
@@ -174,8 +169,8 @@ func (k *Keeper) watch() {
 	k.mu.Lock()
 	k.alarmAt = 0
 	now := k.clock.Now()
-	for len(k.heap) > 0 && k.heap[0].wake <= now {
-		t := k.heap[0]
+	for len(k.heap) > 0 && k.heap[0].at <= now {
+		t := k.heap[0].tenure
 		h, terms := t.hold, t.terms
 		switch {
 		case now >= t.deadline:
@@ -193,7 +188,7 @@ func (k *Keeper) watch() {
 			case ended && h.ended: // since an earlier renewal already
 				if k.config.StallAfter > 0 && !h.endTold {
 					h.endTold = true
-					stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: true, Owner: h.owner}})
+					stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: true, Owner: h.Owner()}})
 				}
 			case ended:
 				h.ended, h.endedAt = true, now
@@ -206,7 +201,7 @@ func (k *Keeper) watch() {
 			stalls = append(stalls, stalled{t.queue.first.request, *s})
 		}
 		if h.stallAt > 0 && now >= h.stallAt {
-			stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: h.callersEnded(), Owner: h.owner}})
+			stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: h.callersEnded(), Owner: h.Owner()}})
 			h.stallAt = now + k.config.StallAfter
 		}
 		k.schedule(t, now)
@@ -227,7 +222,7 @@ func (k *Keeper) watch() {
 // rearm sets the alarm for whatever comes next. The mutex is held.
 func (k *Keeper) rearm(now time.Duration) {
 	if len(k.heap) > 0 {
-		k.arm(k.heap[0].wake, now)
+		k.arm(k.heap[0].at, now)
 	}
 	for _, l := range k.lanes {
 		if l.wakeAt > 0 {
@@ -316,8 +311,9 @@ func (k *Keeper) send(now time.Duration) {
 // sendBatch begins one renewal. The mutex is held.
 func (k *Keeper) sendBatch(l *lane, now time.Duration) {
 	var (
-		tenures []*Tenure
-		locks   []Renewal
+		n                     = min(k.config.Batch, l.waiting)
+		tenures               = make([]*Tenure, 0, n)
+		locks                 = make([]Renewal, 0, n)
 		rest    time.Duration = 1 << 62
 		taken   int
 	)

@@ -8,15 +8,17 @@
 -- ARGV[3]  tokens wanted, at least 1
 -- ARGV[4]  retention of the counter, milliseconds; -1 for ever
 --
--- returns  {first token as a string, number of tokens} taken; else how long the
---          holder may still keep it, milliseconds, -1 for no end
+-- returns  taken: the token as a string, or {the first token, number of tokens} if
+--          there are several; else how long the holder may still keep it,
+--          milliseconds, -1 for no end
 -- errors   WRONGTYPE if a key holds other data
 -- twice    harmless: a repeat finds the owner there and reads the last token of
 --          its block back, since nobody else mints while the lock is held
 -- source   Redisson, RedissonFencedLock; differs: a token is the larger of the
 --          last one plus 1 and the server's time in microseconds, so that tokens
 --          rise also when the counter was lost; re-entry mints none; a counter
---          found without a TTL keeps none, since it is Redisson's
+--          found without a TTL keeps none, since it is Redisson's; another one gets
+--          a fresh retention when a 64th of it has passed
 
 local left = redis.call('PTTL', KEYS[1])
 local mine = false
@@ -28,32 +30,44 @@ if left ~= -2 then
   if not found[1] then
     return left
   end
+  local last = redis.call('GET', KEYS[2])
+  if last and #last <= 16 and not string.find(last, '%D') and (tonumber(last) or 0) > 0 then
+    if left < tonumber(ARGV[2]) then
+      redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    end
+    return last
+  end
   mine = true
 end
 
-local last = redis.call('GET', KEYS[2])
-if last and not (#last <= 16 and string.match(last, '^%d+$') and tonumber(last) <= 9007199254740991) then
-  return redis.error_reply('WRONGTYPE the token counter is no number below 2^53')
-end
-if mine and last and tonumber(last) > 0 then
-  if left < tonumber(ARGV[2]) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  end
-  return { last, 1 }
-end
-
+-- The clock leads, as a rule: so the counter is set first and looked at then.
 local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local token = tonumber(last or 0) + 1
-local block = 1
-if token > 9007199254740991 then
-  return redis.error_reply('WRONGTYPE the token counter is no number below 2^53')
+local now = time[1] * 1000000 + time[2]
+local block = tonumber(ARGV[3])
+local first = string.format('%.0f', now)
+local upto = block == 1 and first or string.format('%.0f', now + block - 1)
+local last = redis.call('SET', KEYS[2], upto, 'KEEPTTL', 'GET')
+local age = 1 / 0
+if last then
+  local before = tonumber(last)
+  if not before or before >= 9007199254740991 or #last > 16 or string.find(last, '%D') then
+    redis.call('SET', KEYS[2], last, 'KEEPTTL')
+    return redis.error_reply('WRONGTYPE the token counter is no number below 2^53')
+  end
+  age = now - before
+  if before >= now then
+    -- No block is reserved then: tokens that run ahead of the clock could be minted
+    -- again after the counter was lost.
+    block, age = 1, 1 / 0
+    first = string.format('%.0f', before + 1)
+    upto = first
+    redis.call('SET', KEYS[2], upto, 'KEEPTTL')
+  end
 end
-if token <= now then
-  -- Only while the clock leads may a block be reserved: tokens that ran ahead of
-  -- it could be minted again after the counter was lost.
-  token = now
-  block = tonumber(ARGV[3])
+if ARGV[4] == '-1' then
+  redis.call('SET', KEYS[2], upto)
+elseif not last or age * 64 > ARGV[4] * 1000 and redis.call('PTTL', KEYS[2]) ~= -1 then
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end
 
 if mine then
@@ -62,10 +76,7 @@ else
   redis.call('HSET', KEYS[1], ARGV[1], 1)
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-local upto = string.format('%.0f', token + block - 1)
-if ARGV[4] == '-1' or (last and redis.call('PTTL', KEYS[2]) == -1) then
-  redis.call('SET', KEYS[2], upto)
-else
-  redis.call('SET', KEYS[2], upto, 'PX', ARGV[4])
+if block == 1 then
+  return first
 end
-return { string.format('%.0f', token), block }
+return { first, block }
