@@ -387,7 +387,7 @@ func TestALateAnswerToAReleaseDoesNotCutABackoffShort(t *testing.T) {
 		w.plan(func(c cmd, p *plan) {
 			switch {
 			case c.op == "release":
-				p.after = 3 * ms // the head has asked by then
+				p.after = 6 * ms // the head has asked by then
 			case c.op == "take" && len(w.cmds) < 4:
 				p.err = notExecuted()
 			}
@@ -401,7 +401,34 @@ func TestALateAnswerToAReleaseDoesNotCutABackoffShort(t *testing.T) {
 		takes := w.sent("take")
 		require.Len(t, takes, 3)
 		require.GreaterOrEqual(t, takes[2].at-takes[1].at, 2*way+2*ms, "half of the shortest backoff")
-		require.Less(t, takes[1].at, released+3*ms)
+		require.Less(t, takes[1].at, released+6*ms)
 		require.NoError(t, a.unlock())
 	})
+}
+
+func TestAReleaseThatIsNotAnsweredHoldsTheNextUpForAMoment(t *testing.T) {
+	for name, executed := range map[string]bool{"executed": true, "not executed": false} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				p := w.proc()
+				r := w.request("a", terms(30*time.Second))
+				l := p.lock(r)
+				c := p.begin(context.Background(), r, false)
+				synctest.Wait()
+				copies := 0
+				w.plan(only("release", func(_ cmd, p *plan) {
+					p.hole = copies == 0
+					p.skip = p.hole && !executed
+					copies++
+				}))
+				released := w.now()
+				go func() { require.ErrorIs(t, l.unlock(), fault.ErrUnknown) }()
+				time.Sleep(20 * ms)
+				require.Equal(t, released+answerWithin, w.sent("take")[1].at)
+				a := <-c
+				require.NoError(t, a.err)
+				require.NoError(t, a.unlock())
+			})
+		})
+	}
 }

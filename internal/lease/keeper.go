@@ -101,6 +101,7 @@ type Keeper struct {
 	waiting  int
 	held     int
 	heap     tenureHeap
+	partings map[*queue]time.Duration // whose heads wait for the answer to a release, and until when
 	lanes    map[laneID]*lane
 	idleLane *lane // to be used again, if any
 	alarm    *time.Timer
@@ -115,7 +116,7 @@ type Keeper struct {
 
 // NewKeeper returns a keeper that has nothing and does nothing.
 func NewKeeper(c Config) *Keeper {
-	return &Keeper{config: c, clock: c.Clock, queues: map[ID]*queue{}, lanes: map[laneID]*lane{}}
+	return &Keeper{config: c, clock: c.Clock, queues: map[ID]*queue{}, lanes: map[laneID]*lane{}, partings: map[*queue]time.Duration{}}
 }
 
 // Stats returns momentary counts.
@@ -424,6 +425,10 @@ func (k *Keeper) wait(w *waiter) error {
 			}
 			naps = nap.C
 		}
+		if naps == nil && end == nil && w.ctx.Done() == nil {
+			<-w.wake // a third of what select costs
+			continue
+		}
 		select {
 		case <-w.wake:
 		case <-naps:
@@ -489,7 +494,11 @@ func (k *Keeper) step(w *waiter) (s step) {
 // tokens to ask for. The mutex is held.
 func (k *Keeper) ask(w *waiter) (block int) {
 	q := w.queue
-	q.attempt, q.woken, q.parting = w, false, nil
+	if q.parting != nil {
+		q.parting = nil
+		delete(k.partings, q)
+	}
+	q.attempt, q.woken = w, false
 	w.attempts++
 	if w.owner == "" {
 		w.owner = k.newOwner()

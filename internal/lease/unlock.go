@@ -87,7 +87,16 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 	if q.wins >= 2 {
 		q.notBefore = now + jitter(2*k.trip)
 	}
-	q.wakeHead()
+	bound := min(k.config.Timeout, max(t.deadline-now, 0))
+	here := bound >= ownGoroutine
+	if here && q.first != nil {
+		// There is nothing for the head to do before the answer: to wake it twice for
+		// each release is what a busy lock would cost most.
+		k.partings[q] = now + answerWithin
+		k.arm(now+answerWithin, now)
+	} else {
+		q.wakeHead()
+	}
 	stop := k.settleQueue(q)
 	k.running++
 	k.fell()
@@ -98,7 +107,7 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 	if minimum := t.terms.MinHold; minimum > 0 && !p.unseen {
 		p.keep = max(0, t.took+minimum-now)
 	}
-	return k.part(p, t.deadline-now)
+	return k.part(p, bound, here)
 }
 
 // A parting is a release under way. Only the goroutine that runs it touches it.
@@ -112,13 +121,21 @@ type parting struct {
 	unseen   bool // no caller ever had the hold
 }
 
-// part releases in the store and waits for the answer for the session's timeout
-// or the rest of the lease; after that the release goes on by itself.
-func (k *Keeper) part(p *parting, rest time.Duration) error {
-	bound := min(k.config.Timeout, max(rest, 0))
-	if bound >= time.Second {
-		// The first copy needs no goroutine: nearly always it is the only one. Its
-		// bound may cost the client a connection, so it has to be a generous one.
+const (
+	// ownGoroutine: a release with that much time sends its first copy on the
+	// caller's goroutine, for nearly always it is the only one. The bound of such a
+	// copy may cost the client a connection, so it has to be a generous one.
+	ownGoroutine = time.Second
+
+	// answerWithin is how long the next local waiter leaves a release alone.
+	answerWithin = 5 * time.Millisecond
+)
+
+// part releases in the store and waits for the answer for bound, which is the
+// session's timeout or the rest of the lease; after that the release goes on by
+// itself.
+func (k *Keeper) part(p *parting, bound time.Duration, here bool) error {
+	if here {
 		began := k.clock.Now()
 		over, pause, err := k.tryPart(p, bound, began)
 		if over {
@@ -210,31 +227,36 @@ func (k *Keeper) tryPart(p *parting, bound, sent time.Duration) (over bool, paus
 			err = errors.Join(fault.ErrUnknown, err)
 		}
 	}
-	if over {
-		k.mu.Lock()
+	k.mu.Lock()
+	if q := t.queue; q.parting == t { // the head has not asked since
 		if done {
-			k.sawTrip(now - sent)
-			k.parted(t, answer.Heard, now)
+			q.parted(answer.Heard, now)
 		}
+		delete(k.partings, q)
+		q.wakeHead()
+	}
+	if done {
+		k.sawTrip(now - sent)
+	}
+	if over {
 		if t.tainted {
 			k.condemn(t.store, t.owner, now)
 		}
 		k.running--
 		k.fell()
-		k.mu.Unlock()
 	}
+	k.mu.Unlock()
 	return over, pause, err
 }
 
-// parted has the head ask at once if nobody else heard of the release of t: there
-// is nobody to let go first. The mutex is held.
-func (k *Keeper) parted(t *Tenure, heard int, now time.Duration) {
-	q := t.queue
+// parted has the head ask at once if nobody else heard of the release: there is
+// nobody to let go first. The mutex is held.
+func (q *queue) parted(heard int, now time.Duration) {
 	own := 0
 	if q.stop != nil {
 		own = 1
 	}
-	if heard < 0 || heard > own || q.parting != t {
+	if heard < 0 || heard > own {
 		return
 	}
 	if q.humbleAt == 0 {
@@ -245,7 +267,6 @@ func (k *Keeper) parted(t *Tenure, heard int, now time.Duration) {
 		return
 	}
 	q.lookAt, q.notBefore = 0, 0
-	q.wakeHead()
 }
 
 // foundLost is the end of a hold of which the store says, at its release, that

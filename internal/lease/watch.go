@@ -206,6 +206,12 @@ func (k *Keeper) watch() {
 		}
 		k.schedule(t, now)
 	}
+	for q, at := range k.partings {
+		if at <= now {
+			delete(k.partings, q)
+			q.wakeHead()
+		}
+	}
 	k.send(now)
 	k.sweep(now)
 	k.rearm(now)
@@ -230,6 +236,9 @@ func (k *Keeper) rearm(now time.Duration) {
 		}
 	}
 	if at := k.dead.next(); at > 0 {
+		k.arm(at, now)
+	}
+	for _, at := range k.partings {
 		k.arm(at, now)
 	}
 }

@@ -140,7 +140,7 @@ var mutants = []mutant{
 	},
 	{
 		"others that listen are not let go first", "internal/lease/unlock.go",
-		"heard < 0 || heard > own ||", "heard < own-1 ||", inLease, "",
+		"if heard < 0 || heard > own {", "if heard < own-1 {", inLease, "",
 	},
 	{
 		"those that are not counted are never let go first", "internal/lease/unlock.go",
@@ -148,7 +148,11 @@ var mutants = []mutant{
 	},
 	{
 		"the answer to a release cuts a backoff short", "internal/lease/unlock.go",
-		" || q.parting != t {", " {", inLease, "",
+		"if q := t.queue; q.parting == t {", "if q := t.queue; true {", inLease, "",
+	},
+	{
+		"the next waiter waits for the answer to a release however long", "internal/lease/watch.go",
+		"		if at <= now {\n			delete(k.partings, q)\n			q.wakeHead()", "		if at <= now {\n			delete(k.partings, q)", inLease, "",
 	},
 	{
 		"a fixed lease is handed over", "internal/lease/unlock.go",
