@@ -1,5 +1,5 @@
 # Every Go module of this repository by name: `go test ./...` at the root leaves the nested ones out.
-MODULES := . demo holdfasttest
+MODULES := . bench demo holdfasttest
 
 # The tools of `make check`, each version in this one place. They are installed in .tools and nowhere else.
 LINT_VERSION := v2.15.0
@@ -10,10 +10,10 @@ TESTFLAGS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-valkey soak mutants deps deps-valkey check fmt cover clean
+.PHONY: help demo test test-valkey soak mutants bench bench-quick bench-summary deps deps-valkey check fmt cover clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: ## see the locks at work; needs nothing but Go
 	@go -C demo run . $(ARGS)
@@ -28,6 +28,15 @@ test: deps ## run all tests with the race detector, on a real server
 
 test-valkey: deps-valkey ## run all tests on valkey-server
 	@HOLDFAST_SERVER=valkey-server $(MAKE) --no-print-directory test
+
+bench: deps ## compare with other libraries, for about 12 minutes, and write docs/benchmarks.md
+	@go -C bench run ./runner $(ARGS)
+
+bench-quick: deps ## compare a part of it, for a minute or two, and print it
+	@go -C bench run ./runner -quick $(ARGS)
+
+bench-summary: ## print a line for each workload of the last `make bench`
+	@go -C bench run ./runner -summary $(ARGS)
 
 deps: ## install a server for the tests, unless there is one
 	@.ci/tools.sh server

@@ -1,0 +1,93 @@
+package bench
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/redis/rueidis"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/reentrant"
+)
+
+type holdfastConfig struct {
+	fenced, noHandoff, cancellable bool
+}
+
+type holdfastClient struct {
+	redis   rueidis.Client
+	session *holdfast.Session
+	lock    *reentrant.Lock
+	config  holdfastConfig
+}
+
+func openHoldfast(config holdfastConfig) func(Env) (Client, error) {
+	return func(e Env) (Client, error) {
+		client, err := rueidis.NewClient(e.rueidis())
+		if err != nil {
+			return nil, err
+		}
+		session, err := holdfast.New(client, holdfast.SessionOptions{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			client.Close()
+			return nil, err
+		}
+		o := holdfast.Options{Lease: e.Lease, Fencing: config.fenced}
+		if config.noHandoff {
+			o.Handoff = -1
+		}
+		lock, err := reentrant.New(session, "bench", o)
+		if err != nil {
+			client.Close()
+			return nil, err
+		}
+		return &holdfastClient{client, session, lock, config}, nil
+	}
+}
+
+func (c *holdfastClient) Locker(name string) Locker {
+	l := holdfastLocker{c.lock.For(name)}
+	if c.config.cancellable {
+		return cancellable{l}
+	}
+	return l
+}
+
+func (c *holdfastClient) Close() {
+	_ = c.session.Close(context.Background())
+	c.redis.Close()
+}
+
+type holdfastLocker struct{ lock *reentrant.Lock }
+
+func (l holdfastLocker) Lock(ctx context.Context) (Hold, error) {
+	_, lease, err := l.lock.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return lease, nil
+}
+
+// cancellable gives each Lock a context of its own that can be cancelled.
+type cancellable struct{ Locker }
+
+func (l cancellable) Lock(ctx context.Context) (Hold, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	hold, err := l.Locker.Lock(ctx)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &cancelling{hold, cancel}, nil
+}
+
+// cancelling ends the context of its Lock after Unlock.
+type cancelling struct {
+	Hold
+	cancel context.CancelFunc
+}
+
+func (h *cancelling) Unlock(ctx context.Context) error {
+	defer h.cancel()
+	return h.Hold.Unlock(ctx)
+}

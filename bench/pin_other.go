@@ -1,0 +1,11 @@
+//go:build !linux
+
+package bench
+
+import "testing"
+
+// Pin does nothing outside Linux, and says so.
+func (l *Lab) Pin(tb testing.TB, cores int) {
+	tb.Helper()
+	tb.Logf("not pinned to %d cores: that needs Linux", cores)
+}

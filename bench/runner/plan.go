@@ -1,0 +1,141 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/bench"
+)
+
+// A batch is what is measured at one time: one cell, or several that leave the
+// machine idle.
+type batch []job
+
+// A job is a cell and how long it is measured, without its start and end.
+type job struct {
+	cell   bench.Cell
+	window time.Duration
+	around time.Duration // about how long start and end take
+}
+
+// A plan is one round. The order within it is turned from round to round.
+type plan []batch
+
+// quickCells are what -quick measures.
+var quickCells = map[string][]int{
+	"Uncontended": {1}, "Distinct": {128}, "Contended": {128}, "Handoff": {4}, "Waiters": {1000}, "Held": {10_000},
+}
+
+// busy are the implementations that keep the machine busy while they wait. -quick
+// leaves them out there.
+var busy = []string{"redsync-rueidis-1ms", "redislock-1ms"}
+
+func makePlan(s settings) plan {
+	var p plan
+	var idle batch
+	for _, w := range bench.Workloads {
+		for _, cell := range w.Cells() {
+			if s.only != nil && !s.only.MatchString(cell.String()) || s.quick && !slices.Contains(quickCells[w.Name], cell.Value) {
+				continue
+			}
+			waits := cell.Workload.Name == "Waiters" || cell.Workload.Name == "Held"
+			j := newJob(cell, s.quick)
+			switch {
+			case waits && !slices.Contains(busy, cell.Impl.Name):
+				idle = append(idle, j)
+			case !waits || !s.quick:
+				p = append(p, batch{j})
+			}
+		}
+	}
+	if len(idle) > 0 {
+		p = append(p, idle)
+	}
+	return p
+}
+
+func newJob(c bench.Cell, quick bool) job {
+	j := job{cell: c, around: 250 * time.Millisecond}
+	switch c.Workload.Name {
+	case "Uncontended", "Distinct":
+		j.window = 300 * time.Millisecond
+	case "Contended":
+		j.window = 500 * time.Millisecond
+		if c.Value > 500 { // so that each goroutine has several turns
+			j.window = time.Second
+		}
+	case "Handoff":
+		j.window = 1200 * time.Millisecond
+	case "Waiters":
+		j.window, j.around = 5*time.Second, 2*time.Second
+	case "Held":
+		j.window, j.around = 30*time.Second, 6*time.Second
+		if quick { // two renewals of each lock
+			j.window = 7 * time.Second
+		}
+	}
+	return j
+}
+
+func (p plan) cells() int {
+	n := 0
+	for _, b := range p {
+		n += len(b)
+	}
+	return n
+}
+
+func (b batch) takes() time.Duration {
+	var longest time.Duration
+	for _, j := range b {
+		longest = max(longest, j.window+j.around)
+	}
+	return longest
+}
+
+func (p plan) estimate(rounds int) time.Duration {
+	var sum time.Duration
+	for _, b := range p {
+		sum += b.takes()
+	}
+	return sum * time.Duration(rounds)
+}
+
+func (p plan) print(out io.Writer) {
+	for _, b := range p {
+		var names []string
+		for _, j := range b {
+			names = append(names, j.cell.String())
+		}
+		say(out, "%8v  %s\n", b.takes(), strings.Join(names, " + "))
+	}
+}
+
+// round returns the plan in the order of a round: the cells of each value of a
+// workload forwards or backwards in turn, and each time from another one on, so
+// that nobody always comes first, or after the same neighbour.
+func (p plan) round(n int) plan {
+	var ordered plan
+	for from := 0; from < len(p); {
+		to := from + 1
+		for to < len(p) && same(p[from], p[to]) {
+			to++
+		}
+		group := slices.Clone(p[from:to])
+		if n%2 == 1 {
+			slices.Reverse(group)
+		}
+		turn := n * (len(group)/3 + 1) % len(group)
+		ordered = append(append(ordered, group[turn:]...), group[:turn]...)
+		from = to
+	}
+	return ordered
+}
+
+// same reports whether two batches compare the same thing.
+func same(a, b batch) bool {
+	x, y := a[0].cell, b[0].cell
+	return x.Workload.Name == y.Workload.Name && x.Value == y.Value
+}
