@@ -41,6 +41,8 @@ func (kind) Open(env *core.Env, key string, s *core.Settings) core.Lock {
 	return l
 }
 
+var _ lease.Successor = (*store)(nil)
+
 // store asks Redis for one lock.
 type store struct {
 	env      *core.Env
@@ -53,28 +55,38 @@ type store struct {
 
 func (s *store) Take(ctx context.Context, owner string, block int) (lease.Grant, error) {
 	if s.settings.Replicas > 0 {
-		return s.env.Acknowledged(ctx, s.settings,
-			func(c rueidis.CoreClient) (lease.Grant, error) { return s.take(ctx, c, owner, block) },
-			func() error { _, err := s.Release(ctx, owner, 0); return err })
+		return s.takeAcknowledged(ctx, owner, block)
 	}
-	return s.take(ctx, nil, owner, block)
+	var space words
+	batch, call := s.taking(&space, owner, block)
+	return s.grant(s.env.Run(ctx, batch, call.Keys, call.Args))
 }
 
-// take asks through c, or, if that is nil, through the session's client, perhaps
-// together with others.
-func (s *store) take(ctx context.Context, c rueidis.CoreClient, owner string, block int) (lease.Grant, error) {
-	batch, keys, args := scripts.ReentrantAcquireBatch, []string{s.key}, []string{owner, s.settings.Take}
+func (s *store) takeAcknowledged(ctx context.Context, owner string, block int) (lease.Grant, error) {
+	batch, call := s.taking(new(words), owner, block)
+	return s.env.Acknowledged(ctx, s.settings,
+		func(c rueidis.CoreClient) (lease.Grant, error) {
+			return s.grant(batch.One().Exec(ctx, c, call.Keys, call.Args).ToMessage())
+		},
+		func() error { _, err := s.Release(ctx, owner, 0); return err })
+}
+
+// words are the keys and arguments of one script: in an array of the caller's they
+// cost no allocation.
+type words [8]string
+
+// taking is what Redis is asked for a lock.
+func (s *store) taking(w *words, owner string, block int) (*scripts.Batch, scripts.Call) {
 	if s.settings.Fencing {
-		batch, keys = scripts.ReentrantAcquireFencedBatch, []string{s.key, s.counter}
-		args = []string{owner, s.settings.Take, strconv.Itoa(block), s.settings.Retention}
+		*w = words{s.key, s.counter, owner, s.settings.Take, strconv.Itoa(block), s.settings.Retention}
+		return scripts.ReentrantAcquireFencedBatch, scripts.Call{Keys: w[:2], Args: w[2:6]}
 	}
-	var reply rueidis.RedisMessage
-	var err error
-	if c == nil {
-		reply, err = s.env.Run(ctx, batch, keys, args)
-	} else {
-		reply, err = batch.One().Exec(ctx, c, keys, args).ToMessage()
-	}
+	*w = words{s.key, owner, s.settings.Take}
+	return scripts.ReentrantAcquireBatch, scripts.Call{Keys: w[:1], Args: w[1:3]}
+}
+
+// grant reads the answer.
+func (s *store) grant(reply rueidis.RedisMessage, err error) (lease.Grant, error) {
 	if err != nil {
 		return lease.Grant{}, core.Fail(err)
 	}
@@ -109,19 +121,42 @@ func (s *store) Count(ctx context.Context, owner string, holds int) (lease.Verdi
 }
 
 func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (lease.Farewell, error) {
-	publish, stay := s.env.PublishWith(ctx), "0"
+	publish := s.env.PublishWith(ctx)
+	var space words
+	batch, call := s.releasing(&space, owner, keep, publish)
+	reply, err := s.env.Run(ctx, batch, call.Keys, call.Args)
+	return s.env.Farewell(publish, reply, err)
+}
+
+// releasing is what Redis is told to release a lock.
+func (s *store) releasing(w *words, owner string, keep time.Duration, publish string) (*scripts.Batch, scripts.Call) {
+	stay := "0"
 	if keep > 0 {
 		stay = core.Millis(keep)
 	}
 	if !s.env.Receipts {
-		reply, err := s.env.Run(ctx, scripts.ReentrantReleaseBatch,
-			[]string{s.key}, []string{owner, s.channel, publish, stay})
-		return s.env.Farewell(publish, reply, err)
+		*w = words{s.key, owner, s.channel, publish, stay}
+		return scripts.ReentrantReleaseBatch, scripts.Call{Keys: w[:1], Args: w[1:5]}
 	}
-	reply, err := s.env.Run(ctx, scripts.ReentrantReleaseReceiptBatch,
-		[]string{s.key, s.receipt},
-		[]string{owner, s.channel, publish, stay, owner[strings.LastIndexByte(owner, ':')+1:], receiptLife})
-	return s.env.Farewell(publish, reply, err)
+	*w = words{s.key, s.receipt, owner, s.channel, publish, stay, owner[strings.LastIndexByte(owner, ':')+1:], receiptLife}
+	return scripts.ReentrantReleaseReceiptBatch, scripts.Call{Keys: w[:2], Args: w[2:8]}
+}
+
+func (s *store) Succeed(ctx context.Context, owner, next string, block int) (out lease.Succession) {
+	if s.settings.Replicas > 0 { // WAIT wants a connection of its own
+		out.Farewell, out.FarewellErr = s.Release(ctx, owner, 0)
+		out.Grant, out.GrantErr = s.Take(ctx, next, block)
+		return out
+	}
+	publish := s.env.PublishWith(ctx)
+	var space [2]words
+	release, first := s.releasing(&space[0], owner, 0, publish)
+	take, second := s.taking(&space[1], next, block)
+	results := scripts.ExecBoth(ctx, s.env.Client, release.One(), first, take.One(), second)
+	reply, err := results[0].ToMessage()
+	out.Farewell, out.FarewellErr = s.env.Farewell(publish, reply, err)
+	out.Grant, out.GrantErr = s.grant(results[1].ToMessage())
+	return out
 }
 
 func (s *store) Receipts() bool { return s.env.Receipts }

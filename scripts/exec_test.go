@@ -293,3 +293,19 @@ func TestExecMulti_inACluster(t *testing.T) {
 	require.EqualValues(t, 1, s.Calls(t).Since(before).Of("eval"))
 	require.EqualValues(t, 100, s.Calls(t).Since(before).Of("incrby"))
 }
+
+func TestExecBoth_inOrderAndEachOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, b *backend) {
+		set := scripts.New("set", "-- "+name(t)+"\nredis.call('RPUSH', KEYS[1], ARGV[1]) return 'set ' .. ARGV[1]")
+		get := scripts.New("get", "-- "+name(t)+"\nreturn redis.call('LRANGE', KEYS[1], 0, -1)")
+		call := func(args ...string) scripts.Call { return scripts.Call{Keys: []string{name(t)}, Args: args} }
+		for run, flush := range []bool{true, false, true} { // neither, both, neither is known
+			if flush {
+				require.NoError(t, b.raw(t, "SCRIPT", "FLUSH").Error())
+			}
+			results := scripts.ExecBoth(t.Context(), b.client, set, call(fmt.Sprint(run)), get, call())
+			require.Equal(t, fmt.Sprint("set ", run), text(results[0]))
+			require.Equal(t, "["+strings.Join([]string{"0", "1", "2"}[:run+1], " ")+"]", text(results[1]))
+		}
+	})
+}

@@ -85,6 +85,19 @@ func (s *Script) ExecMulti(ctx context.Context, c rueidis.CoreClient, calls []Ca
 	return results
 }
 
+// ExecBoth runs two scripts of one slot, the second behind the first on the same
+// connection, and returns both results.
+func ExecBoth(ctx context.Context, c rueidis.CoreClient, s1 *Script, c1 Call, s2 *Script, c2 Call) [2]rueidis.RedisResult {
+	results := [2]rueidis.RedisResult(c.DoMulti(ctx, s1.command(c, c1.Keys, c1.Args), s2.command(c, c2.Keys, c2.Args)))
+	if unknown(results[0]) {
+		results[0] = s1.Exec(ctx, c, c1.Keys, c1.Args)
+	}
+	if unknown(results[1]) {
+		results[1] = s2.Exec(ctx, c, c2.Keys, c2.Args)
+	}
+	return results
+}
+
 func (s *Script) command(c rueidis.CoreClient, keys, args []string) rueidis.Completed {
 	return c.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 }

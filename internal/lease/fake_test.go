@@ -30,8 +30,9 @@ func fatal() error       { return &fault.Failure{Class: fault.Fatal, Err: fault.
 
 // A cmd is one command that was sent.
 type cmd struct {
-	op         string // take, count, release, renew
+	op         string // take, count, release, succeed, renew
 	key, owner string // of renew: the first lock's
+	next       string // of succeed: who takes
 	n          int    // block, holds, number of locks
 	d          time.Duration
 	at         time.Duration // when it was sent
@@ -46,6 +47,8 @@ type plan struct {
 	hole          bool            // no reply
 	stubborn      bool            // the reply is waited for whatever ctx says
 	copies        []time.Duration // executed again so long after it was sent
+	between       func()          // what others do between the two halves of a succession
+	grantErr      error           // the reply to its second half instead of the true one
 	bad           func(Renewal) error
 }
 
@@ -68,6 +71,7 @@ type server struct {
 	deaf     bool          // messages get lost
 	unheard  bool          // releases do not say how many heard of them
 	joinable bool
+	succeeds bool // stores of requests made from now on are Successors
 	receipts bool
 	released map[string]bool // receipts by owner
 	longest  time.Duration
@@ -265,25 +269,30 @@ func (s *store) Take(ctx context.Context, owner string, block int) (Grant, error
 	defer fly(-1)
 	lease := max(s.terms.Lease, s.terms.MinHold)
 	return do(ctx, s.server, cmd{op: "take", key: s.key, owner: owner, n: block, d: lease}, func(*plan) Grant {
-		e := s.get(s.key)
-		switch {
-		case e == nil:
-			s.locks[s.key] = &row{owner, 1, s.now() + lease}
-		case e.owner != owner:
-			return Grant{Left: e.expiry - s.now()}
-		default:
-			e.expiry = max(e.expiry, s.now()+lease)
-			if s.terms.Fencing {
-				return Grant{Taken: true, Token: s.last, Block: 1}
-			}
-		}
-		g := Grant{Taken: true}
-		if s.terms.Fencing {
-			g.Token, g.Block = s.last+1, block
-			s.last += uint64(block)
-		}
-		return g
+		return s.takes(owner, block, lease)
 	})
+}
+
+// takes executes a Take. The mutex is held.
+func (s *store) takes(owner string, block int, lease time.Duration) Grant {
+	e := s.get(s.key)
+	switch {
+	case e == nil:
+		s.locks[s.key] = &row{owner, 1, s.now() + lease}
+	case e.owner != owner:
+		return Grant{Left: e.expiry - s.now()}
+	default:
+		e.expiry = max(e.expiry, s.now()+lease)
+		if s.terms.Fencing {
+			return Grant{Taken: true, Token: s.last, Block: 1}
+		}
+	}
+	g := Grant{Taken: true}
+	if s.terms.Fencing {
+		g.Token, g.Block = s.last+1, block
+		s.last += uint64(block)
+	}
+	return g
 }
 
 func (s *store) Count(ctx context.Context, owner string, holds int) (Verdict, error) {
@@ -299,24 +308,52 @@ func (s *store) Count(ctx context.Context, owner string, holds int) (Verdict, er
 
 func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (Farewell, error) {
 	return do(ctx, s.server, cmd{op: "release", key: s.key, owner: owner, d: keep}, func(*plan) Farewell {
-		v, heard := s.verdict(s.key, owner), -1
-		if v == Mine {
-			if keep > 0 {
-				e := s.get(s.key)
-				e.owner, e.count, e.expiry = owner+":released", 1, s.now()+keep
-			} else {
-				delete(s.locks, s.key)
-			}
-			s.released[owner] = true
-			heard = s.publish(s.key)
-			if s.unheard {
-				heard = -1
-			}
-		} else if s.receipts && s.released[owner] {
-			v = Mine
-		}
-		return Farewell{v, heard}
+		return s.releases(owner, keep)
 	})
+}
+
+// A pair is a store that releases and takes in one round trip.
+type pair struct{ *store }
+
+func (s pair) Succeed(ctx context.Context, owner, next string, block int) Succession {
+	var grantErr error
+	lease := max(s.terms.Lease, s.terms.MinHold)
+	out, err := do(ctx, s.server, cmd{op: "succeed", key: s.key, owner: owner, next: next, n: block}, func(p *plan) Succession {
+		out := Succession{Farewell: s.releases(owner, 0)}
+		if p.between != nil {
+			p.between()
+		}
+		out.Grant, grantErr = s.takes(next, block, lease), p.grantErr
+		return out
+	})
+	if err != nil {
+		return Succession{FarewellErr: err, GrantErr: err}
+	}
+	if grantErr != nil {
+		out.Grant, out.GrantErr = Grant{}, grantErr
+	}
+	return out
+}
+
+// releases executes a Release. The mutex is held.
+func (s *store) releases(owner string, keep time.Duration) Farewell {
+	v, heard := s.verdict(s.key, owner), -1
+	if v == Mine {
+		if keep > 0 {
+			e := s.get(s.key)
+			e.owner, e.count, e.expiry = owner+":released", 1, s.now()+keep
+		} else {
+			delete(s.locks, s.key)
+		}
+		s.released[owner] = true
+		heard = s.publish(s.key)
+		if s.unheard {
+			heard = -1
+		}
+	} else if s.receipts && s.released[owner] {
+		v = Mine
+	}
+	return Farewell{v, heard}
 }
 
 func (s *store) Receipts() bool { return s.receipts }
@@ -585,7 +622,10 @@ func fencing(t *Terms)             { t.Fencing = true }
 // request asks for a lock.
 func (w *world) request(key string, t Terms) *Request {
 	r := &Request{ID: ID{"fake", key}, Terms: &t}
-	r.Store = &store{server: w.server, key: key, terms: r.Terms}
+	s := &store{server: w.server, key: key, terms: r.Terms}
+	if r.Store = s; w.succeeds {
+		r.Store = pair{s}
+	}
 	return r
 }
 

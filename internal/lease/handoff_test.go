@@ -365,18 +365,24 @@ func TestOthersGoFirstWhereTheyMayBeListening(t *testing.T) {
 
 // Those that listen to a replica, or through a proxy, are not counted.
 func TestAProcessThatSeemsAloneLetsOthersGoFirstNowAndThen(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		p := w.proc()
-		p.run(500, w.request("a", terms(30*time.Second)), 0)
-		polite := 0
-		for _, gap := range w.gaps() {
-			if gap >= 4*way {
-				polite++
-			}
-		}
-		took := w.now() - time.Second
-		require.InDelta(t, float64(took/humbleEvery), polite, 1)
-	})
+	for _, succeeds := range []bool{false, true} {
+		t.Run(fmt.Sprint("in one round trip ", succeeds), func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.succeeds = succeeds
+				p := w.proc()
+				p.run(1000, w.request("a", terms(30*time.Second)), 0)
+				polite := 0
+				for _, gap := range w.gaps() {
+					if gap >= 4*way {
+						polite++
+					}
+				}
+				took := w.now() - time.Second
+				require.InDelta(t, float64(took/humbleEvery), polite, 1)
+				require.Equal(t, succeeds, len(w.sent("succeed")) > 900)
+			})
+		})
+	}
 }
 
 func TestALateAnswerToAReleaseDoesNotCutABackoffShort(t *testing.T) {
@@ -431,4 +437,31 @@ func TestAReleaseThatIsNotAnsweredHoldsTheNextUpForAMoment(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A subscription that is not yet certain does not count: the one that heard is then
+// another's.
+func TestAProcessThatDoesNotHearYetIsNotTheOneThatHeard(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		r := w.request("a", terms(30*time.Second))
+		stop := r.Store.Subscribe(nobody{})
+		defer stop()
+		time.Sleep(ms)
+		w.occupy("a", 5*ms) // so that they have to ask again, and subscribe
+		w.listen = time.Hour
+		var all []chan answer
+		for range 5 {
+			all = append(all, p.begin(context.Background(), r, false))
+		}
+		for _, c := range all {
+			a := <-c
+			require.NoError(t, a.err)
+			require.NoError(t, a.unlock())
+		}
+		for _, gap := range w.gaps() {
+			require.GreaterOrEqual(t, gap, 4*way)
+		}
+		require.Len(t, w.gaps(), 4)
+	})
 }

@@ -159,6 +159,8 @@ type queue struct {
 
 	subscribing bool
 	woken       bool // a signal came since the last attempt began
+	hears       bool // the subscription is certain, and so counts among those that hear
+	alone       bool // nobody else heard of the last release
 	dropped     bool
 }
 
@@ -277,7 +279,7 @@ func (k *Keeper) acquire(w *waiter) error {
 		if !ok {
 			stop = nil
 		}
-		k.subscribed(w.queue, stop)
+		k.subscribed(w.queue, stop, true)
 	}
 	return k.wait(w)
 }
@@ -319,6 +321,7 @@ func (q *queue) Notify(s Signal) {
 	if q.dropped {
 		return
 	}
+	q.hears = true
 	switch {
 	case s == Look:
 		q.echoes = 0 // messages may be lost
@@ -333,15 +336,18 @@ func (q *queue) Notify(s Signal) {
 	}
 }
 
-// subscribed attaches a subscription to q, if it is still wanted.
-func (k *Keeper) subscribed(q *queue, stop func()) {
+// subscribed attaches a subscription to q, if it is still wanted; certain says that
+// it counts already.
+func (k *Keeper) subscribed(q *queue, stop func(), certain bool) {
 	k.mu.Lock()
 	q.subscribing = false
 	if q.length > 0 && q.stop == nil {
 		q.stop, stop = stop, nil
+		q.hears = q.hears || certain && q.stop != nil
 		// An attempt that is under way began before anybody listened.
 		q.woken = q.woken || q.attempt != nil
 	}
+	q.hears = q.hears && q.stop != nil
 	q.wakeHead() // it may have waited for this to subscribe itself
 	k.mu.Unlock()
 	if stop != nil {
@@ -355,7 +361,7 @@ func (k *Keeper) settleQueue(q *queue) (stop func()) {
 	if q.length > 0 {
 		return nil
 	}
-	stop, q.stop = q.stop, nil
+	stop, q.stop, q.hears = q.stop, nil, false
 	if q.tenure == nil && q.attempt == nil && !q.dropped {
 		q.dropped = true
 		delete(k.queues, q.id)
@@ -405,7 +411,7 @@ func (k *Keeper) wait(w *waiter) error {
 			return w.err
 		}
 		if step.subscribe {
-			k.subscribed(w.queue, w.request.Store.Subscribe(w.queue))
+			k.subscribed(w.queue, w.request.Store.Subscribe(w.queue), false)
 		}
 		if step.block > 0 {
 			if itself {
@@ -525,12 +531,21 @@ func (k *Keeper) try(w *waiter, block int, sent time.Duration) (done bool) {
 	ctx := k.begin(w.ctx, &w.call, k.config.Timeout, sent)
 	grant, err := w.request.Store.Take(ctx, w.owner, block)
 	ctx.stop()
-	now := k.clock.Now()
+	done, surplus := k.answered(w, sent, k.clock.Now(), grant, err)
+	if surplus != nil {
+		k.surplus(surplus)
+		k.finished()
+	}
+	return done
+}
 
+// answered draws the conclusions from the answer to an attempt of w. A surplus is a
+// grant for which there is no caller any more: it has to be given back, and the
+// attempt counted off then.
+func (k *Keeper) answered(w *waiter, sent, now time.Duration, grant Grant, err error) (done bool, surplus *Hold) {
 	k.mu.Lock()
 	q := w.queue
 	q.attempt = nil
-	var surplus *Hold
 	switch terms := w.request.Terms; {
 	case err == nil && grant.Taken && now < terms.deadline(sent, max(terms.Lease, terms.MinHold)):
 		k.sawTrip(now - sent)
@@ -554,7 +569,7 @@ func (k *Keeper) try(w *waiter, block int, sent time.Duration) (done bool) {
 		})
 	case err == nil:
 		k.sawTrip(now - sent)
-		q.word, q.err, q.failures, q.wins = taken, nil, 0, 0
+		q.word, q.err, q.failures, q.wins, q.alone = taken, nil, 0, 0, false
 		q.lookAt = now + k.sleepFor(w.request.Store, grant.Left)
 		k.refuseOnce(q, sent)
 	default:
@@ -567,22 +582,18 @@ func (k *Keeper) try(w *waiter, block int, sent time.Duration) (done bool) {
 	q.wakeHead()
 	stop := k.settleQueue(q)
 	done = w.hold != nil || w.err != nil && w.retried == nil
-	after := stop != nil || surplus != nil
-	if !after {
+	if surplus == nil && stop == nil {
 		k.running--
 		k.fell()
 	}
 	k.mu.Unlock()
 	if stop != nil {
 		stop()
+		if surplus == nil {
+			k.finished()
+		}
 	}
-	if surplus != nil {
-		k.surplus(surplus)
-	}
-	if after {
-		k.finished()
-	}
-	return done
+	return done, surplus
 }
 
 // sleepFor is how long to sleep on a lock that its holder may keep for left. The

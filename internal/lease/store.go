@@ -47,6 +47,22 @@ type Store interface {
 	LongestSleep() time.Duration
 }
 
+// A Successor is a Store that can release a lock and ask for it anew in one round
+// trip.
+type Successor interface {
+	// Succeed is Release for owner, and behind it Take for next, one after the other,
+	// so that others may come in between. Each has an answer of its own.
+	Succeed(ctx context.Context, owner, next string, block int) Succession
+}
+
+// A Succession is the answer to Succeed.
+type Succession struct {
+	Farewell    Farewell
+	FarewellErr error
+	Grant       Grant
+	GrantErr    error
+}
+
 // A Renewer renews leases.
 type Renewer interface {
 	// Renew gives every lock a lease at least as long as asked for, counted from

@@ -89,6 +89,12 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 	}
 	bound := min(k.config.Timeout, max(t.deadline-now, 0))
 	here := bound >= ownGoroutine
+	if next := q.successor(now); here && next != nil && !p.unseen && t.terms.MinHold == 0 && !k.closing {
+		block := k.ask(next)
+		k.running++
+		k.mu.Unlock()
+		return k.succeed(p, bound, next, block)
+	}
 	if here && q.first != nil {
 		// There is nothing for the head to do before the answer: to wake it twice for
 		// each release is what a busy lock would cost most.
@@ -119,6 +125,40 @@ type parting struct {
 	failures int
 	resent   bool // a copy of which nothing was heard may have worked
 	unseen   bool // no caller ever had the hold
+}
+
+// successor is the head of q, if it may ask as soon as this process lets go, since
+// nobody is there to go first. The mutex is held.
+func (q *queue) successor(now time.Duration) *waiter {
+	w := q.first
+	if !q.alone || w == nil || w.once || now >= q.humbleAt {
+		return nil
+	}
+	if _, ok := w.request.Store.(Successor); !ok {
+		return nil
+	}
+	return w
+}
+
+// succeed releases in the store and asks for next, the head of the queue, in one
+// round trip. A grant for next that nobody wants any more is given back apart.
+func (k *Keeper) succeed(p *parting, bound time.Duration, next *waiter, block int) error {
+	t, sent := p.hold.tenure, k.clock.Now()
+	ctx := k.begin(p.values, &p.call, k.bounded(bound), sent)
+	s := next.request.Store.(Successor).Succeed(ctx, t.owner, next.owner, block)
+	ctx.stop()
+	now := k.clock.Now()
+	over, pause, err := k.farewell(p, sent, now, s.Farewell, s.FarewellErr)
+	if _, surplus := k.answered(next, sent, now, s.Grant, s.GrantErr); surplus != nil {
+		go func() {
+			k.surplus(surplus)
+			k.finished()
+		}()
+	}
+	if over {
+		return err
+	}
+	return k.partLater(p, pause, bound-(now-sent), err)
 }
 
 const (
@@ -204,8 +244,12 @@ func (k *Keeper) tryPart(p *parting, bound, sent time.Duration) (over bool, paus
 	ctx := k.begin(p.values, &p.call, k.bounded(bound), sent)
 	answer, err := t.store.Release(ctx, t.owner, p.keep)
 	ctx.stop()
-	now := k.clock.Now()
-	done := false
+	return k.farewell(p, sent, k.clock.Now(), answer, err)
+}
+
+// farewell draws the conclusions from the answer to a release.
+func (k *Keeper) farewell(p *parting, sent, now time.Duration, answer Farewell, answerErr error) (over bool, pause time.Duration, err error) {
+	t, err, done := p.hold.tenure, answerErr, false
 	switch {
 	// The lease was valid when the first copy was sent. So if a copy of which nothing
 	// was heard may have worked, finding nothing means that it did; receipts know.
@@ -228,9 +272,13 @@ func (k *Keeper) tryPart(p *parting, bound, sent time.Duration) (over bool, paus
 		}
 	}
 	k.mu.Lock()
-	if q := t.queue; q.parting == t { // the head has not asked since
-		if done {
-			q.parted(answer.Heard, now)
+	q := t.queue
+	if done {
+		q.heardBy(answer.Heard)
+	}
+	if q.parting == t { // the head has not asked since
+		if done && q.alone && !q.humble(now) {
+			q.lookAt, q.notBefore = 0, 0
 		}
 		delete(k.partings, q)
 		q.wakeHead()
@@ -249,24 +297,23 @@ func (k *Keeper) tryPart(p *parting, bound, sent time.Duration) (over bool, paus
 	return over, pause, err
 }
 
-// parted has the head ask at once if nobody else heard of the release: there is
-// nobody to let go first. The mutex is held.
-func (q *queue) parted(heard int, now time.Duration) {
+// heardBy notes how many heard of a release. The mutex is held.
+func (q *queue) heardBy(heard int) {
 	own := 0
-	if q.stop != nil {
+	if q.hears {
 		own = 1
 	}
-	if heard < 0 || heard > own {
-		return
-	}
-	if q.humbleAt == 0 {
+	q.alone = heard >= 0 && heard <= own
+}
+
+// humble reports whether it is time for q to let others go first although nobody
+// else heard of a release. The mutex is held.
+func (q *queue) humble(now time.Duration) bool {
+	due := q.humbleAt > 0 && now >= q.humbleAt
+	if due || q.humbleAt == 0 {
 		q.humbleAt = now + humbleEvery
 	}
-	if now >= q.humbleAt {
-		q.humbleAt = now + humbleEvery
-		return
-	}
-	q.lookAt, q.notBefore = 0, 0
+	return due
 }
 
 // foundLost is the end of a hold of which the store says, at its release, that

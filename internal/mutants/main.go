@@ -100,7 +100,8 @@ func (m *mutant) caughtBy() (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tooLong)
 	defer cancel()
-	args := append([]string{"test", "-count=1", "-failfast", "-overlay", lay, "-run", m.run, "-skip", blind}, m.test...)
+	// The time-out is the test binary's own: to kill go test would leave it running.
+	args := append([]string{"test", "-count=1", "-failfast", "-timeout", (tooLong - 10*time.Second).String(), "-overlay", lay, "-run", m.run, "-skip", blind}, m.test...)
 	out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
 	switch hit := failed.FindSubmatch(out); {
 	case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
@@ -109,7 +110,7 @@ func (m *mutant) caughtBy() (string, error) {
 		// The deepest name says most.
 		all := failed.FindAllSubmatch(out, -1)
 		return string(all[len(all)-1][1]), nil
-	case ctx.Err() != nil:
+	case ctx.Err() != nil || strings.Contains(string(out), "panic: test timed out"):
 		return "a run that hangs", nil
 	case strings.Contains(string(out), "panic: "):
 		return "a panic", nil

@@ -111,7 +111,7 @@ var mutants = []mutant{
 	},
 	{
 		"a grant to a caller who left stays taken", "internal/lease/keeper.go",
-		"	if surplus != nil {\n		k.surplus(surplus)\n	}\n	if after", "	if after", inLease, "",
+		"		k.surplus(surplus)\n		k.finished()\n	}\n	return done", "		k.finished()\n	}\n	return done", inLease, "",
 	},
 	{
 		"a caller who leaves keeps a grant of that moment", "internal/lease/keeper.go",
@@ -140,19 +140,31 @@ var mutants = []mutant{
 	},
 	{
 		"others that listen are not let go first", "internal/lease/unlock.go",
-		"if heard < 0 || heard > own {", "if heard < own-1 {", inLease, "",
+		"q.alone = heard >= 0 && heard <= own", "q.alone = heard >= own-1", inLease, "",
 	},
 	{
 		"those that are not counted are never let go first", "internal/lease/unlock.go",
-		"	if now >= q.humbleAt {\n", "	if false {\n", inLease, "",
+		"	return due\n", "	return false\n", inLease, "",
 	},
 	{
 		"the answer to a release cuts a backoff short", "internal/lease/unlock.go",
-		"if q := t.queue; q.parting == t {", "if q := t.queue; true {", inLease, "",
+		"	if q.parting == t { // the head", "	if true { // the head", inLease, "",
 	},
 	{
 		"the next waiter waits for the answer to a release however long", "internal/lease/watch.go",
 		"		if at <= now {\n			delete(k.partings, q)\n			q.wakeHead()", "		if at <= now {\n			delete(k.partings, q)", inLease, "",
+	},
+	{
+		"whoever succeeds at once does so for ever", "internal/lease/unlock.go",
+		"w == nil || w.once || now >= q.humbleAt {", "w == nil || w.once {", inLease, "",
+	},
+	{
+		"a successor's deadline counts from the reply", "internal/lease/unlock.go",
+		"k.answered(next, sent, now, ", "k.answered(next, now, now, ", inLease, "",
+	},
+	{
+		"a grant to a successor who left stays taken", "internal/lease/unlock.go",
+		"			k.surplus(surplus)\n			k.finished()\n		}()", "			k.finished()\n		}()", inLease, "",
 	},
 	{
 		"a fixed lease is handed over", "internal/lease/unlock.go",
