@@ -24,6 +24,18 @@ var variables = map[string]*scripts.Script{
 	"reentrant_release":         scripts.ReentrantRelease,
 	"reentrant_release_receipt": scripts.ReentrantReleaseReceipt,
 	"reentrant_renew":           scripts.ReentrantRenew,
+	"rwlock_downgrade":          scripts.RwlockDowngrade,
+	"rwlock_force":              scripts.RwlockForce,
+	"rwlock_hold_renew":         scripts.RwlockHoldRenew,
+	"rwlock_info":               scripts.RwlockInfo,
+	"rwlock_prune":              scripts.RwlockPrune,
+	"rwlock_read_acquire":       scripts.RwlockReadAcquire,
+	"rwlock_read_release":       scripts.RwlockReadRelease,
+	"rwlock_read_renew":         scripts.RwlockReadRenew,
+	"rwlock_read_withdraw":      scripts.RwlockReadWithdraw,
+	"rwlock_write_acquire":      scripts.RwlockWriteAcquire,
+	"rwlock_write_release":      scripts.RwlockWriteRelease,
+	"rwlock_write_withdraw":     scripts.RwlockWriteWithdraw,
 }
 
 // guard is the one file that is no script of its own.
@@ -91,9 +103,18 @@ func TestFiles_whatMustWorkWithoutMemoryBeginsWithAWriteThatTakesNone(t *testing
 		"reentrant_release":         "HDEL",
 		"reentrant_release_receipt": "HDEL",
 		"reentrant_renew":           "PEXPIRE",
+		"rwlock_downgrade":          "PEXPIRE",
+		"rwlock_force":              "DEL",
+		"rwlock_hold_renew":         "PEXPIRE",
+		"rwlock_prune":              "HDEL",
+		"rwlock_read_release":       "HDEL",
+		"rwlock_read_renew":         "PEXPIRE",
+		"rwlock_read_withdraw":      "SREM",
+		"rwlock_write_release":      "HDEL",
+		"rwlock_write_withdraw":     "ZREM",
 	} {
 		_, body := split(texts[name])
-		writes := regexp.MustCompile(`'(SET|DEL|PEXPIRE|HSET|HDEL)'`).FindStringSubmatch(body)
+		writes := regexp.MustCompile(`'(SET|DEL|PEXPIRE|HSET|HDEL|SADD|SREM|ZADD|ZREM|RENAME)'`).FindStringSubmatch(body)
 		require.NotEmpty(t, writes, name)
 		require.Equal(t, first, writes[1], name)
 	}
@@ -105,8 +126,8 @@ var (
 	useOf     = regexp.MustCompile(`\b(KEYS|ARGV)\[([^\]]+)\]`)
 	bareUseOf = regexp.MustCompile(`(#|table\.remove\()?\b(KEYS|ARGV)\b(\[)?`)
 	calls     = regexp.MustCompile(`\bredis\s*(?:\.\s*p?call\b|\[)`)
-	// The command and its first argument, as all scripts write them.
-	call      = regexp.MustCompile(`\bredis\.p?call\('([A-Z]+)'(?:, (\w+(?:\[[^\]]*\])?)([,)])|\))`)
+	// The command and its first arguments, as all scripts write them.
+	call      = regexp.MustCompile(`\bredis\.p?call\('([A-Z]+)'(?:, (\w+(?:\[[^\]]*\])?)(?:, (\w+\[[^\]]*\]))?([,)])|\))`)
 	expiry    = regexp.MustCompile(`(?m)(?:'PEXPIRE', [^,]+, (.*)\)$|'PX', ([^)]+)\))`)
 	local     = regexp.MustCompile(`(?m)^\s*local ([\w, ]+?)\s*=\s*(.+)$`)
 	declared  = regexp.MustCompile(`^KEYS\[[^\]]+\]$`)
@@ -121,7 +142,9 @@ var commands = map[string]int{
 	"PUBLISH": 0, "SPUBLISH": 0, "TIME": 0,
 	"DEL": all, "EXISTS": all,
 	"GET": 1, "SET": 1, "PTTL": 1, "PEXPIRE": 1,
-	"HSET": 1, "HMGET": 1, "HDEL": 1, "HEXISTS": 1, "HGETALL": 1,
+	"HSET": 1, "HMGET": 1, "HDEL": 1, "HEXISTS": 1, "HGETALL": 1, "HGET": 1, "HLEN": 1, "HSCAN": 1,
+	"SADD": 1, "SREM": 1, "SISMEMBER": 1, "ZADD": 1, "ZREM": 1, "ZREVRANGE": 1, "ZREMRANGEBYSCORE": 1,
+	"RENAME": 2,
 }
 
 // faults lists what is wrong with the text of lua/NAME.lua: everything about
@@ -138,7 +161,7 @@ func faults(name, text string) (faults []string) {
 		fault("the first line is not %q and what it is for", "-- "+name+".lua: ")
 	}
 	needed := []string{"returns", "twice"}
-	if name != guard && name != "reentrant_info" {
+	if name != guard && !strings.HasSuffix(name, "_info") {
 		needed = append(needed, "source")
 	}
 	for _, word := range needed {
@@ -176,7 +199,7 @@ func faults(name, text string) (faults []string) {
 		fault("%d of %d calls are written in a way that this test can read", len(found), n)
 	}
 	for _, c := range found {
-		command, first, end := c[1], c[2], c[3]
+		command, first, second, end := c[1], c[2], c[3], c[4]
 		n, known := commands[command]
 		key := first
 		if l, ok := locals[first]; ok {
@@ -187,7 +210,9 @@ func faults(name, text string) (faults []string) {
 			fault("%s is new: which of its arguments are keys?", command)
 		case n != 0 && !declared.MatchString(key):
 			fault("%s of %q, which is not declared in KEYS", command, first)
-		case n == all && end != ")":
+		case n == 2 && !declared.MatchString(second):
+			fault("%s to %q, which is not declared in KEYS", command, second)
+		case n == all && (second != "" || end != ")"):
 			fault("%s of more than one key", command)
 		}
 	}
@@ -303,6 +328,7 @@ func TestHeaders_checkCanFail(t *testing.T) {
 		{"KEYS[2], tonumber", "KEYS[2] .. ':x', tonumber", `SET of "counter", which is not declared`},
 		{"redis.call('HSET'", "counter = 'x' redis.call('HSET'", `SET of "counter", which is not declared`},
 		{"'EXISTS', KEYS[1])", "'EXISTS', KEYS[1], KEYS[2])", "EXISTS of more than one key"},
+		{"'EXISTS', KEYS[1])", "'RENAME', KEYS[1], ARGV[1])", `RENAME to "ARGV[1]", which is not declared`},
 		{"'EXISTS', KEYS[1])", "'TTL', KEYS[1])", "TTL is new"},
 		{"'EXISTS', KEYS[1])", "unpack(KEYS))", "KEYS is used as a whole"},
 		{"redis.call('EXISTS', KEYS[1])", `redis.call("EXISTS", KEYS[1])`, "calls are written in a way"},

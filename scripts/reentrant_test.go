@@ -549,10 +549,10 @@ func TestForce(t *testing.T) {
 			{do: "RPUSH lock a", args: "channel BOTH", reply: "!WRONGTYPE", lock: "list", ttl: -1},
 		}},
 		{"a set is left alone", []step{
-			{do: "SADD lock a", args: "channel PUBLISH", reply: "!WRONGTYPE", lock: "set", ttl: -1},
+			{do: "SADD lock a", args: "channel PUBLISH", reply: "!WRONGTYPE", lock: "{a}", ttl: -1},
 		}},
 		{"a sorted set is left alone", []step{
-			{do: "ZADD lock 1 a", args: "channel PUBLISH", reply: "!WRONGTYPE", lock: "zset", ttl: -1},
+			{do: "ZADD lock 1 a", args: "channel PUBLISH", reply: "!WRONGTYPE", lock: "<a>", ttl: -1},
 		}},
 	}}.run(t)
 }

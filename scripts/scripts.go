@@ -30,6 +30,31 @@ var (
 	ReentrantInfo = load("reentrant_info")
 	// ReentrantForce removes a lock, whoever has it.
 	ReentrantForce = load("reentrant_force")
+
+	// RwlockReadAcquire lets a reader in.
+	RwlockReadAcquire = load("rwlock_read_acquire")
+	// RwlockReadRelease gives back the hold of a reader.
+	RwlockReadRelease = load("rwlock_read_release")
+	// RwlockReadRenew gives readers a fresh lease.
+	RwlockReadRenew = load("rwlock_read_renew")
+	// RwlockHoldRenew gives the key of a reader's hold a fresh lease.
+	RwlockHoldRenew = load("rwlock_hold_renew")
+	// RwlockReadWithdraw says that the readers of a session do not wait any longer.
+	RwlockReadWithdraw = load("rwlock_read_withdraw")
+	// RwlockPrune takes readers out whose holds have ended.
+	RwlockPrune = load("rwlock_prune")
+	// RwlockWriteAcquire lets a writer in and mints tokens.
+	RwlockWriteAcquire = load("rwlock_write_acquire")
+	// RwlockWriteRelease gives back all holds of a writer.
+	RwlockWriteRelease = load("rwlock_write_release")
+	// RwlockWriteWithdraw says that a writer does not wait any longer.
+	RwlockWriteWithdraw = load("rwlock_write_withdraw")
+	// RwlockDowngrade makes a writer a reader.
+	RwlockDowngrade = load("rwlock_downgrade")
+	// RwlockInfo reads who holds a read-write lock.
+	RwlockInfo = load("rwlock_info")
+	// RwlockForce removes a read-write lock, whoever has it.
+	RwlockForce = load("rwlock_force")
 )
 
 // FenceGuard is the text that goes before a script that a fence guards; it is

@@ -53,8 +53,8 @@ func (b *backend) raw(t *testing.T, words ...string) rueidis.RedisResult {
 	return b.client.Do(t.Context(), b.client.B().Arbitrary(words...).Build())
 }
 
-// state is what a key holds: "" nothing, "'text" a string, "f=v f=v" a hash, or
-// the name of another type.
+// state is what a key holds: "" nothing, "'text" a string, "f=v f=v" a hash, "{m m}"
+// a set, "<m m>" a sorted set, or the name of another type.
 func (b *backend) state(t *testing.T, key string) string {
 	t.Helper()
 	kind, err := b.raw(t, "TYPE", key).ToString()
@@ -75,6 +75,15 @@ func (b *backend) state(t *testing.T, key string) string {
 		}
 		slices.Sort(pairs)
 		return strings.Join(pairs, " ")
+	case "set":
+		members, err := b.raw(t, "SMEMBERS", key).AsStrSlice()
+		require.NoError(t, err)
+		slices.Sort(members)
+		return "{" + strings.Join(members, " ") + "}"
+	case "zset":
+		members, err := b.raw(t, "ZRANGE", key, "0", "-1").AsStrSlice()
+		require.NoError(t, err)
+		return "<" + strings.Join(members, " ") + ">"
 	default:
 		return kind
 	}
@@ -392,12 +401,20 @@ func (e *ear) heard(t *testing.T) string {
 			if message == e.channel+" "+end {
 				break
 			}
-			require.Equal(t, e.channel+" 0", message)
+			payload := strings.TrimPrefix(message, e.channel+" ")
+			require.Contains(t, []string{"0", "1"}, payload)
+			if payload == "1" { // what a writer says
+				family += "=1"
+			}
 			heard = append(heard, family)
+			family = strings.TrimSuffix(family, "=1")
 		}
 	}
-	if slices.Equal(heard, []string{"PUBLISH", "SPUBLISH"}) {
+	switch strings.Join(heard, " ") {
+	case "PUBLISH SPUBLISH":
 		return "BOTH"
+	case "PUBLISH=1 SPUBLISH=1":
+		return "BOTH=1"
 	}
 	return strings.Join(heard, " ")
 }
