@@ -77,6 +77,10 @@ func (h *Handle) open(key string) {
 		Wait:  max(h.options.Wait, 0),
 		Tag:   h,
 	}
+	h.request.Shared = h.kind.Uses()&core.Shared != 0
+	if k, ok := h.kind.(core.Yielding); ok {
+		h.request.First = lease.ID{Kind: k.YieldsTo(), Key: key}
+	}
 }
 
 // For returns the lock name:id with the same options.
@@ -169,7 +173,12 @@ func (h *Handle) lease(caller context.Context, hold *lease.Hold) *Lease {
 
 // Do calls work under the lock.
 func (h *Handle) Do(ctx context.Context, work func(context.Context) error) (err error) {
-	ctx, l, err := h.Lock(ctx)
+	return h.DoWith(ctx, h.Lock, work)
+}
+
+// DoWith calls work under the lock, which lock takes.
+func (h *Handle) DoWith(ctx context.Context, lock func(context.Context) (context.Context, *Lease, error), work func(context.Context) error) (err error) {
+	ctx, l, err := lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -205,7 +214,7 @@ func (h *Handle) Held(ctx context.Context) *Lease {
 
 // Info is who holds a lock, as one read of Redis saw it.
 type Info struct {
-	// Mode is "free" or "exclusive".
+	// Mode is "free" or "exclusive"; of a read-write lock "free", "read" or "write".
 	Mode string
 	// Holders are the owners; none if the lock is free.
 	Holders []Holder

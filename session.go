@@ -70,6 +70,7 @@ func New(client rueidis.Client, o SessionOptions) (*Session, error) {
 			Stalled: s.events.stalled,
 		},
 	})
+	s.env.Background = s.keeper.Background
 	return s, nil
 }
 

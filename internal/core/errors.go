@@ -103,6 +103,13 @@ func refused(err error) bool {
 	return word == "TRYAGAIN" || word == "MOVED" || word == "ASK" || !passing[word]
 }
 
+// Moving reports whether the server refused a script because its keys lie on two
+// nodes, or may do so, while their slot moves.
+func Moving(err error) bool {
+	e, ok := redisReply(err)
+	return ok && wordOf(e.Error()) == "TRYAGAIN"
+}
+
 func redisReply(err error) (*rueidis.RedisError, bool) {
 	var e *rueidis.RedisError
 	ok := errors.As(err, &e)

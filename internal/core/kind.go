@@ -4,6 +4,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -25,13 +26,21 @@ type Kind interface {
 	Open(env *Env, key string, s *Settings) Lock
 }
 
-// Uses is a set of options.
+// Uses is a set of options, and of what else the session has to know of a kind.
 type Uses uint8
 
 const (
 	// UsesExclusive: MinHold, Handoff, Fencing and TokenRetention.
 	UsesExclusive Uses = 1 << iota
+	// Shared: many hold it at once, and callers that wait together enter together.
+	Shared
 )
+
+// Yielding is a Kind whose locks are not handed over between callers of one process
+// while others wait there for the lock of that name of another kind.
+type Yielding interface {
+	YieldsTo() string
+}
 
 // A Lock is one lock of a kind.
 type Lock interface {
@@ -41,6 +50,17 @@ type Lock interface {
 	// Force removes it, whoever holds it.
 	Force(ctx context.Context) (bool, error)
 }
+
+// A Part is a lock that has a side which holders of another side may take as well, as
+// a part of what they hold.
+type Part interface {
+	Lock
+	// Under returns the lock as holders of that owner see it.
+	Under(owner string) Lock
+}
+
+// ErrOuterLost says that the lock which another was to be a part of is not held.
+var ErrOuterLost = errors.New("the outer lock is not held")
 
 // Info is who holds a lock.
 type Info struct {
@@ -61,6 +81,10 @@ type Env struct {
 	Hub      *pubsub.Hub
 	Session  string // the session's id
 	Receipts bool
+
+	// Background runs f on a goroutine that the session waits for at its end; ctx is
+	// bounded as that of a command.
+	Background func(f func(ctx context.Context))
 
 	combiners sync.Map // *combiner by *scripts.Batch
 }

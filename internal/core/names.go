@@ -45,3 +45,11 @@ func Prefixed(prefix, name string) string {
 	}
 	return prefix + ":{" + name + "}"
 }
+
+// Suffixed is the key of name that ends in suffix, in the same slot.
+func Suffixed(name, suffix string) string {
+	if strings.IndexByte(name, '{') >= 0 {
+		return name + ":" + suffix
+	}
+	return "{" + name + "}:" + suffix
+}

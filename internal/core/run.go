@@ -164,11 +164,24 @@ type Renewer struct {
 	env     *Env
 	script  *scripts.Script
 	cluster bool
+	second  func(lease.Renewal) string // the other key of a lock that has two; else nil
+	split   func(context.Context, lease.Renewal) lease.Outcome
 }
 
 // NewRenewer returns a renewer that uses script.
 func NewRenewer(env *Env, script *scripts.Script) *Renewer {
 	return &Renewer{env: env, script: script, cluster: env.Client.Mode() == rueidis.ClientModeCluster}
+}
+
+// NewPairRenewer returns a renewer for locks that have two keys each, of which second
+// says the other one. While their slot moves the script is refused, and split is to
+// renew a lock with scripts of one key.
+func NewPairRenewer(env *Env, script *scripts.Script, second func(lease.Renewal) string,
+	split func(context.Context, lease.Renewal) lease.Outcome,
+) *Renewer {
+	r := NewRenewer(env, script)
+	r.second, r.split = second, split
+	return r
 }
 
 // Renew sends one script for all locks; in a cluster, where they lie in different
@@ -181,10 +194,12 @@ func (r *Renewer) Renew(ctx context.Context, locks []lease.Renewal) []lease.Outc
 	}
 	calls := make([]scripts.Call, len(locks))
 	for i := range locks {
-		calls[i] = call(locks[i : i+1])
+		calls[i] = r.call(locks[i : i+1])
 	}
 	for i, result := range r.script.ExecMulti(ctx, r.env.Client, calls) {
-		_ = read(result, out[i:i+1]) // the outcome has the error
+		if err := read(result, out[i:i+1]); r.split != nil && Moving(err) {
+			out[i] = r.split(ctx, locks[i])
+		}
 	}
 	return out
 }
@@ -193,8 +208,12 @@ func (r *Renewer) Renew(ctx context.Context, locks []lease.Renewal) []lease.Outc
 // key that the user may not touch or behind a proxy of a cluster, is split, down
 // to single keys: a bad key must not cost its neighbours their leases.
 func (r *Renewer) batch(ctx context.Context, locks []lease.Renewal, out []lease.Outcome) {
-	c := call(locks)
+	c := r.call(locks)
 	err := read(r.script.Exec(ctx, r.env.Client, c.Keys, c.Args), out)
+	if len(locks) == 1 && r.split != nil && Moving(err) && ctx.Err() == nil {
+		out[0] = r.split(ctx, locks[0])
+		return
+	}
 	if err == nil || len(locks) == 1 || !refused(err) || ctx.Err() != nil {
 		return
 	}
@@ -203,8 +222,16 @@ func (r *Renewer) batch(ctx context.Context, locks []lease.Renewal, out []lease.
 	r.batch(ctx, locks[half:], out[half:])
 }
 
-func call(locks []lease.Renewal) scripts.Call {
+func (r *Renewer) call(locks []lease.Renewal) scripts.Call {
 	n := len(locks)
+	if r.second != nil {
+		c := scripts.Call{Keys: make([]string, 0, 2*n), Args: make([]string, 2*n)}
+		for i, l := range locks {
+			c.Keys = append(c.Keys, l.Key, r.second(l))
+			c.Args[i], c.Args[n+i] = l.Owner, Millis(l.Lease)
+		}
+		return c
+	}
 	words := make([]string, 3*n)
 	keys, owners, leases := words[:n:n], words[n:2*n], words[2*n:]
 	for i, l := range locks {

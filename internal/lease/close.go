@@ -18,14 +18,21 @@ func (k *Keeper) Close(ctx context.Context) error {
 		return nil
 	}
 	k.closing = true
+	var stops []func()
 	for _, q := range k.queues {
 		for q.first != nil {
 			w := q.first
 			k.refuse(w, fault.ErrClosed)
 			w.signal()
 		}
+		if stop := k.settleQueue(q); stop != nil {
+			stops = append(stops, stop)
+		}
 	}
 	k.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
 
 	// Sweeps go on for minutes, and nobody has a right to what they look for.
 	_ = k.idle(ctx, func() bool { return k.held == 0 && k.running == k.dead.now })
@@ -92,7 +99,12 @@ func (k *Keeper) endAll() bool {
 	}
 	k.mu.Unlock()
 	k.tellLost(ended)
+	given := map[*Tenure]bool{}
 	for _, h := range ended {
+		if given[h.tenure] { // it is shared
+			continue
+		}
+		given[h.tenure] = true
 		p := &parting{hold: h, values: context.Background()}
 		if minimum := h.tenure.terms.MinHold; minimum > 0 {
 			p.keep = max(0, h.tenure.took+minimum-k.clock.Now())

@@ -49,7 +49,7 @@ type Tenure struct {
 	terms *Terms
 	lane  *lane
 	queue *queue
-	hold  *Hold // nil once the tenure has ended
+	hold  *Hold // nil once the tenure has ended; the first of several if it is shared
 
 	took     time.Duration // when the store granted it
 	deadline time.Duration
@@ -78,6 +78,7 @@ type Hold struct {
 	granted time.Duration
 
 	// The keeper's mutex guards what follows.
+	sibling *Hold   // the next one of the tenure
 	members *Member // a list
 	holds   int
 	endedAt time.Duration

@@ -71,6 +71,9 @@ type Request struct {
 	Terms *Terms        // not changed
 	Wait  time.Duration // bounds the wait; 0: ctx alone
 	Tag   any           // for events
+
+	Shared bool // many may hold it
+	First  ID   // while callers wait there, this lock is not handed over
 }
 
 // A Result is how an Acquire ended.
@@ -158,9 +161,10 @@ type queue struct {
 	word      word
 
 	subscribing bool
-	woken       bool // a signal came since the last attempt began
-	hears       bool // the subscription is certain, and so counts among those that hear
-	alone       bool // nobody else heard of the last release
+	woken       bool   // a signal came since the last attempt began
+	hears       bool   // the subscription is certain, and so counts among those that hear
+	alone       bool   // nobody else heard of the last release
+	told        Queuer // knows that this process waits
 	dropped     bool
 }
 
@@ -193,6 +197,7 @@ type waiter struct {
 	ctx        context.Context
 	wake       chan struct{} // a signal that something here has changed; made before the first sleep
 	owner      string
+	behind     int // of those in the queue when it asks
 	began      time.Duration
 	call       call // of the first attempt
 
@@ -355,13 +360,22 @@ func (k *Keeper) subscribed(q *queue, stop func(), certain bool) {
 	}
 }
 
-// settleQueue drops what q no longer needs; it returns a subscription to stop.
+// settleQueue drops what q no longer needs; it returns what is to be called then.
 // The mutex is held.
 func (k *Keeper) settleQueue(q *queue) (stop func()) {
 	if q.length > 0 {
 		return nil
 	}
 	stop, q.stop, q.hears = q.stop, nil, false
+	if withdraw := k.withdrawal(q); withdraw != nil {
+		unsubscribe := stop
+		stop = func() {
+			if unsubscribe != nil {
+				unsubscribe()
+			}
+			withdraw()
+		}
+	}
 	if q.tenure == nil && q.attempt == nil && !q.dropped {
 		q.dropped = true
 		delete(k.queues, q.id)
@@ -509,6 +523,9 @@ func (k *Keeper) ask(w *waiter) (block int) {
 	if w.owner == "" {
 		w.owner = k.newOwner()
 	}
+	if queuer, ok := w.request.Store.(Queuer); ok && !w.once {
+		q.told, w.behind = queuer, w.behindOf()
+	}
 	block = 1
 	if terms := w.request.Terms; terms.Fencing && terms.Handoff > 0 {
 		block = 1 + min(q.length-1, terms.Handoff)
@@ -529,7 +546,7 @@ func (k *Keeper) newOwner() string {
 // goes to the next or back.
 func (k *Keeper) try(w *waiter, block int, sent time.Duration) (done bool) {
 	ctx := k.begin(w.ctx, &w.call, k.config.Timeout, sent)
-	grant, err := w.request.Store.Take(ctx, w.owner, block)
+	grant, err := k.take(ctx, w, block)
 	ctx.stop()
 	done, surplus := k.answered(w, sent, k.clock.Now(), grant, err)
 	if surplus != nil {
@@ -551,14 +568,23 @@ func (k *Keeper) answered(w *waiter, sent, now time.Duration, grant Grant, err e
 		k.sawTrip(now - sent)
 		q.word, q.err, q.failures = taken, nil, 0
 		q.wins++
-		if hold := k.granted(w, sent, now, grant); w.left {
+		hold := k.granted(w, sent, now, grant)
+		if w.left {
 			surplus = hold
 		} else {
 			w.hold = hold
 			q.remove(w)
 			k.waiting--
 		}
-		k.answerOnce(q, fault.ErrNotAcquired)
+		if w.behind == 0 || !w.request.Shared {
+			q.told = nil // the grant has taken it back
+		}
+		if w.request.Shared {
+			k.admit(w, hold)
+			q.word, q.lookAt, q.notBefore = silence, 0, 0 // those that do not share it ask at once
+		} else {
+			k.answerOnce(q, fault.ErrNotAcquired)
+		}
 	case err == nil && grant.Taken:
 		// The answer took longer than the lease: nobody may act on it.
 		w.tainted = true

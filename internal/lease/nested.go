@@ -14,6 +14,9 @@ var ErrStranger = errors.New("no longer held")
 
 // Enter takes a nested hold of h, whose number it returns; Join has to follow.
 func (h *Hold) Enter(ctx context.Context, wait time.Duration) (holds int, err error) {
+	if h.request.Shared {
+		return h.enterShared(ctx)
+	}
 	k := h.keeper
 	if ctx.Err() != nil {
 		return 0, ended(ctx, silence, nil)

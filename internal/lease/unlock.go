@@ -23,10 +23,10 @@ func (h *Hold) Unlock(values context.Context, m *Member) (left int, err error) {
 		k.mu.Unlock()
 		return 0, h.loss.Cause
 	case now >= h.tenure.deadline: // the alarm is late
-		lost := k.lose(h, fault.Expired, h.tenure.failure)
+		lost := k.loseAll(h.tenure, fault.Expired, h.tenure.failure)
 		m.released = true
 		k.mu.Unlock()
-		k.tellLost([]*Hold{lost})
+		k.tellLost(lost)
 		return 0, h.loss.Cause
 	}
 	m.released = true
@@ -45,6 +45,9 @@ func (h *Hold) Unlock(values context.Context, m *Member) (left int, err error) {
 	h.holds--
 	if left = h.holds; left > 0 {
 		k.mu.Unlock()
+		if h.request.Shared {
+			return left, nil
+		}
 		return left, h.uncount(values)
 	}
 	return 0, k.giveBack(h, &parting{hold: h, values: values})
@@ -67,6 +70,12 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 	now := k.clock.Now()
 	h.state = Released
 	k.held--
+	t.leave(h)
+	if t.hold != nil { // others of this process share it
+		k.fell()
+		k.mu.Unlock()
+		return nil
+	}
 	if heir := k.heir(h, now); heir != nil {
 		t.passes++
 		heir.hold, heir.handoff = k.own(t, new(Hold), heir.request, now), true
@@ -78,14 +87,9 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 		return nil
 	}
 	k.end(t)
-	q.tenure, q.word = nil, silence
-	q.echoes++
-	// The others go first: this process waits for its own message, or long enough
-	// for it to have come, and after a series of wins for a little longer.
-	q.woken, q.parting = false, t
-	q.lookAt, q.notBefore = now+max(2*k.trip, 200*time.Microsecond), 0
-	if q.wins >= 2 {
-		q.notBefore = now + jitter(2*k.trip)
+	if !h.request.Shared {
+		k.letOthers(q, now)
+		q.parting = t
 	}
 	bound := min(k.config.Timeout, max(t.deadline-now, 0))
 	here := bound >= ownGoroutine
@@ -95,12 +99,14 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 		k.mu.Unlock()
 		return k.succeed(p, bound, next, block)
 	}
-	if here && q.first != nil {
+	switch {
+	case h.request.Shared: // the head may have asked all the time
+	case here && q.first != nil:
 		// There is nothing for the head to do before the answer: to wake it twice for
 		// each release is what a busy lock would cost most.
 		k.partings[q] = now + answerWithin
 		k.arm(now+answerWithin, now)
-	} else {
+	default:
 		q.wakeHead()
 	}
 	stop := k.settleQueue(q)
@@ -114,6 +120,19 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 		p.keep = max(0, t.took+minimum-now)
 	}
 	return k.part(p, bound, here)
+}
+
+// letOthers takes the tenure, which has ended, out of q. The others go first: this
+// process waits for its own message, or long enough for it to have come, and after a
+// series of wins for a little longer. The head is to be woken. The mutex is held.
+func (k *Keeper) letOthers(q *queue, now time.Duration) {
+	q.tenure, q.word = nil, silence
+	q.echoes++
+	q.woken, q.parting = false, nil
+	q.lookAt, q.notBefore = now+max(2*k.trip, 200*time.Microsecond), 0
+	if q.wins >= 2 {
+		q.notBefore = now + jitter(2*k.trip)
+	}
 }
 
 // A parting is a release under way. Only the goroutine that runs it touches it.
@@ -217,6 +236,9 @@ func (k *Keeper) heir(h *Hold, now time.Duration) *waiter {
 		return nil
 	}
 	if len(h.turn) > 0 { // a count that is under way would reach the next owner
+		return nil
+	}
+	if first := k.queues[w.request.First]; first != nil && first.length > 0 {
 		return nil
 	}
 	return w

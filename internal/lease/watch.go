@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
@@ -75,13 +76,22 @@ func (k *Keeper) granted(w *waiter, sent, now time.Duration, g Grant) *Hold {
 		t.lane.members++
 	}
 	t.lane.tenures++
-	w.queue.tenure = t
+	if !r.Shared {
+		w.queue.tenure = t
+	}
 	return k.own(t, &made.Hold, r, now)
 }
 
 // own gives t to its next local owner, whose hold is made in h. The mutex is held.
 func (k *Keeper) own(t *Tenure, h *Hold, r *Request, now time.Duration) *Hold {
-	*h = Hold{keeper: k, request: r, tenure: t, granted: now, state: Held, holds: 1}
+	k.join(t, h, r, now)
+	k.schedule(t, now)
+	return h
+}
+
+// join makes h a hold of t; schedule has to follow. The mutex is held.
+func (k *Keeper) join(t *Tenure, h *Hold, r *Request, now time.Duration) *Hold {
+	*h = Hold{keeper: k, request: r, tenure: t, granted: now, state: Held, holds: 1, sibling: t.hold}
 	if t.tokens > 0 {
 		h.token = t.token
 		t.token++
@@ -92,7 +102,6 @@ func (k *Keeper) own(t *Tenure, h *Hold, r *Request, now time.Duration) *Hold {
 	}
 	t.hold = h
 	k.held++
-	k.schedule(t, now)
 	return h
 }
 
@@ -102,14 +111,10 @@ func (k *Keeper) schedule(t *Tenure, now time.Duration) {
 	if t.wantsRenewal() && !t.due && !t.renewing {
 		wake = min(wake, t.renewAt)
 	}
-	h := t.hold
-	if t.terms.MaxHold > 0 {
-		wake = min(wake, h.granted+t.terms.MaxHold)
+	for h := t.hold; h != nil; h = h.sibling {
+		wake = min(wake, h.endsAt())
 	}
-	if h.ended && t.terms.Grace >= 0 {
-		wake = min(wake, h.endedAt+t.terms.Grace)
-	}
-	if h.stallAt > 0 {
+	if h := t.hold; h.stallAt > 0 { // of many that share it one says so
 		wake = min(wake, h.stallAt)
 	}
 	if at := t.queue.stallAt(k); at > 0 {
@@ -117,6 +122,19 @@ func (k *Keeper) schedule(t *Tenure, now time.Duration) {
 	}
 	k.heap.set(t, wake)
 	k.arm(wake, now)
+}
+
+// endsAt is when h is lost by its own terms, however long its lease is. The mutex is
+// held.
+func (h *Hold) endsAt() time.Duration {
+	at, terms := time.Duration(1<<62), h.tenure.terms
+	if terms.MaxHold > 0 {
+		at = h.granted + terms.MaxHold
+	}
+	if h.ended && terms.Grace >= 0 {
+		at = min(at, h.endedAt+terms.Grace)
+	}
+	return at
 }
 
 // end stops renewal and every timer of t, for good. The mutex is held.
@@ -171,36 +189,44 @@ func (k *Keeper) watch() {
 	now := k.clock.Now()
 	for len(k.heap) > 0 && k.heap[0].at <= now {
 		t := k.heap[0].tenure
-		h, terms := t.hold, t.terms
-		switch {
-		case now >= t.deadline:
-			lost = append(lost, k.lose(h, fault.Expired, t.failure))
+		terms := t.terms
+		if now >= t.deadline {
+			lost = append(lost, k.loseAll(t, fault.Expired, t.failure)...)
 			continue
-		case terms.MaxHold > 0 && now >= h.granted+terms.MaxHold:
-			lost = append(lost, k.lose(h, fault.MaxHold, nil))
-			continue
-		case h.ended && terms.Grace >= 0 && now >= h.endedAt+terms.Grace:
-			lost = append(lost, k.lose(h, fault.Abandoned, nil))
+		}
+		for h := t.hold; h != nil; {
+			next := h.sibling
+			switch {
+			case terms.MaxHold > 0 && now >= h.granted+terms.MaxHold:
+				lost = append(lost, k.lose(h, fault.MaxHold, nil))
+			case now >= h.endsAt():
+				lost = append(lost, k.lose(h, fault.Abandoned, nil))
+			}
+			h = next
+		}
+		if t.hold == nil {
 			continue
 		}
 		if t.wantsRenewal() && !t.due && !t.renewing && now >= t.renewAt {
-			switch ended := h.callersEnded(); {
-			case ended && h.ended: // since an earlier renewal already
-				if k.config.StallAfter > 0 && !h.endTold {
-					h.endTold = true
-					stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: true, Owner: h.Owner()}})
+			for h := t.hold; h != nil; h = h.sibling {
+				switch ended := h.callersEnded(); {
+				case ended && h.ended: // since an earlier renewal already
+					if k.config.StallAfter > 0 && !h.endTold {
+						h.endTold = true
+						stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: true, Owner: h.Owner()}})
+					}
+				case ended:
+					h.ended, h.endedAt = true, now
+				default:
+					h.ended = false
 				}
-			case ended:
-				h.ended, h.endedAt = true, now
-			default:
-				h.ended = false
 			}
 			k.becomeDue(t, now)
 		}
 		if s := t.queue.stalled(k, now); s != nil {
 			stalls = append(stalls, stalled{t.queue.first.request, *s})
 		}
-		if h.stallAt > 0 && now >= h.stallAt {
+		if h := t.hold; h.stallAt > 0 && now >= h.stallAt {
 			stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: h.callersEnded(), Owner: h.Owner()}})
 			h.stallAt = now + k.config.StallAfter
 		}
@@ -258,8 +284,10 @@ func (k *Keeper) becomeDue(t *Tenure, now time.Duration) {
 func (k *Keeper) Suspect(id ID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if q := k.queues[id]; q != nil && q.tenure != nil {
-		k.suspect(q.tenure)
+	for _, at := range slices.Clone(k.heap) { // suspect orders it anew
+		if at.tenure.queue.id == id {
+			k.suspect(at.tenure)
+		}
 	}
 }
 
@@ -399,7 +427,7 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 		case o.Err != nil:
 			t.failures++
 			t.failure = unwrap(o.Err)
-			h.state = Unsure
+			t.setState(Unsure)
 			t.renewAt = again
 		case o.Verdict == Mine:
 			k.confirmed(t)
@@ -412,7 +440,7 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 			if t.suspect || t.recheck {
 				reason = fault.Forced
 			}
-			lost = append(lost, k.lose(h, reason, nil))
+			lost = append(lost, k.loseAll(t, reason, nil)...)
 			continue
 		}
 		if t.recheck {
@@ -449,7 +477,7 @@ func (l *lane) retryAt(batch []*Tenure, now time.Duration) time.Duration {
 // mutex is held.
 func (k *Keeper) confirmed(t *Tenure) {
 	t.failures, t.failure, t.suspect = 0, nil, false
-	t.hold.state = Held
+	t.setState(Held)
 }
 
 // wantsRenewal reports whether t is to be renewed, or asked about. The mutex is
@@ -462,7 +490,9 @@ func (k *Keeper) lose(h *Hold, reason fault.Reason, err error) *Hold {
 	h.state = Lost
 	h.loss = &Loss{Reason: reason, At: time.Now(), Err: err}
 	h.loss.Cause = k.config.Events.Cause(h, h.loss)
-	k.end(h.tenure)
+	if h.tenure.leave(h); h.tenure.hold == nil {
+		k.end(h.tenure)
+	}
 	return h
 }
 
@@ -498,16 +528,23 @@ func (k *Keeper) tellLost(lost []*Hold) {
 func (k *Keeper) vacate(h *Hold) (stop func()) {
 	t := h.tenure
 	q := t.queue
+	if t.hold != nil { // others share it
+		return nil
+	}
+	if t.tainted && h.loss.Reason != fault.Closed { // Close releases, and condemns then
+		// Not before its time is over: work that does not heed its context is
+		// protected as long as if there had been no doubt.
+		k.condemn(t.store, t.owner, t.deadline)
+		t.tainted = false
+	}
+	if h.request.Shared {
+		return k.settleQueue(q)
+	}
 	q.tenure, q.word = nil, silence
 	if t.failures > 0 {
 		q.word, q.err = failed, t.failure
 	}
 	q.lookAt, q.notBefore = 0, 0
-	if t.tainted && h.loss.Reason != fault.Closed { // Close releases, and condemns then
-		// Not before its time is over: work that does not heed its context is
-		// protected as long as if there had been no doubt.
-		k.condemn(t.store, t.owner, t.deadline)
-	}
 	q.wakeHead()
 	return k.settleQueue(q)
 }
