@@ -1,0 +1,5 @@
+package rwlock_test
+
+func killedReader() {}
+func killedWaiter() {}
+func streamReader() {}
