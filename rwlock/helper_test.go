@@ -2,7 +2,6 @@ package rwlock_test
 
 import (
 	"context"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -99,16 +98,15 @@ func subscribed(t testing.TB, s *redistest.Server, n int) {
 	redistest.Eventually(t, 10*time.Second, "channels subscribed", func() bool { return len(s.Channels(t)) == n })
 }
 
-// goroutines is their number once it has settled.
-func goroutines() int {
-	n := runtime.NumGoroutine()
-	for range 50 {
-		time.Sleep(2 * time.Millisecond)
-		if now := runtime.NumGoroutine(); now != n {
-			n = now
-			continue
-		}
-		return n
-	}
-	return n
+// hear passes on what a dedicated connection is told, once it has subscribed.
+func hear(c rueidis.DedicatedClient, got chan<- string, ready chan<- struct{}) {
+	c.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) { got <- m.Message },
+		OnSubscription: func(rueidis.PubSubSubscription) {
+			select {
+			case ready <- struct{}{}:
+			default:
+			}
+		},
+	})
 }

@@ -293,8 +293,11 @@ func candidatesOf(pairs []rueidis.RedisMessage) (all []candidate) {
 	return all
 }
 
+// nobody is the soonest end where nobody has the lock.
+const nobody = -2 * time.Millisecond
+
 // prune takes those of the candidates out that are dead, gone of them. soonest is when
-// the first of the others may end, negative if that is not known.
+// the first of the others may end, nobody, or also negative if that is not known.
 func (s *side) prune(ctx context.Context, all []candidate) (gone int64, soonest time.Duration, err error) {
 	keys, args := []string{s.key}, []string{s.channel(), s.env.PublishWith(ctx)}
 	for _, c := range all {
@@ -354,7 +357,7 @@ func (s *writers) take(ctx context.Context, c rueidis.CoreClient, owner string, 
 		}
 		gone, soonest, err := s.prune(ctx, left)
 		switch {
-		case err == nil && gone > 0 && round < mostRounds && ctx.Err() == nil:
+		case err == nil && (gone > 0 || soonest == nobody) && round < mostRounds && ctx.Err() == nil:
 			continue
 		case err == nil && soonest >= 0 && (grant.Left < 0 || soonest < grant.Left):
 			grant.Left = soonest

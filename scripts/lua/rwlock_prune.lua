@@ -16,7 +16,7 @@
 --          hash, never below that of any hold
 
 if redis.call('HGET', KEYS[1], 'mode') ~= 'read' then
-  return { 0, -1 }
+  return { 0, redis.call('EXISTS', KEYS[1]) == 0 and -2 or -1 }
 end
 local endless = 9007199254740991
 local k, gone, live, first, last = 2, 0, 0, endless, 0
