@@ -21,6 +21,7 @@ type client struct {
 	holding bool // it believes so, until the tick until
 	until   int8
 	mode    uint8 // of the hold
+	asked   uint8 // the mode of its last acquire
 	holds   uint8
 	tainted bool // a copy of its acquire may be late
 	expired bool // its hold ended by its clock, maybe before the server's
@@ -58,14 +59,14 @@ func (x *explorer[M]) command(c *client) Command {
 		switch {
 		case cmd.Op == Acquire:
 			c.owner.N++
-			c.tainted, c.forced = false, false
+			c.tainted, c.forced, c.asked = false, false, cmd.Mode
 		case step.By < 0:
 			c.holds--
-		case cmd.Op == Release: // the contexts end before it is sent
+		case cmd.Op == Release, cmd.Op == Convert: // the contexts end before it is sent
 			c.holding = false
 		}
 	}
-	if cmd.Op != Force {
+	if cmd.Op != Force && cmd.Op != Prune {
 		cmd.Owner = c.owner
 	}
 	if cmd.Op == Count {
@@ -85,13 +86,14 @@ func (x *explorer[M]) unknown(c *client, cmd Command) {
 		c.tainted = true
 	case cmd.Op == Release:
 		c.blind = !x.Receipts
-	case cmd.Op == Force, c.repair: // never sent again
+	case cmd.Op == Force, cmd.Op == Prune, c.repair: // never sent again
 		x.advance(c)
 	}
 }
 
 // hear tells c the answer to what it sent at the tick sent.
 func (x *explorer[M]) hear(s *state[M], c *client, cmd Command, sent int8, v Verdict) {
+	again := c.again
 	c.pending, c.again = pending{}, false
 	switch {
 	case cmd.Op == Acquire && v == Mine && s.now < sent+cmd.Ticks:
@@ -103,8 +105,18 @@ func (x *explorer[M]) hear(s *state[M], c *client, cmd Command, sent int8, v Ver
 		x.refuse(s, c)
 	case cmd.Op == Acquire:
 		x.refuse(s, c)
-	case cmd.Op == Force:
+	case cmd.Op == Force, cmd.Op == Prune:
 		x.advance(c)
+	case cmd.Op == Convert && v == Mine && s.now < sent+cmd.Ticks:
+		if c.tainted { // a late copy of its acquire would be another owner's
+			x.condemn(s, c)
+		}
+		// And one of this would make a reader of that.
+		c.holding, c.holds, c.mode, c.until, c.tainted = true, 1, cmd.Mode, sent+cmd.Ticks, again
+		c.asked = cmd.Mode
+		x.advance(c)
+	case cmd.Op == Convert: // nothing is held then
+		x.giveUp(s, c)
 	case cmd.Op == Release:
 		if c.tainted {
 			x.condemn(s, c)
@@ -133,7 +145,7 @@ func (x *explorer[M]) advance(c *client) {
 	next := client{at: c.at + 1, owner: c.owner}
 	if c.holding {
 		next.holding, next.until, next.mode, next.holds = true, c.until, c.mode, c.holds
-		next.tainted, next.forced = c.tainted, c.forced
+		next.tainted, next.forced, next.asked = c.tainted, c.forced, c.asked
 	}
 	*c = next
 	program := x.Clients[c.owner.Client]
@@ -153,7 +165,7 @@ func (x *explorer[M]) mayGiveUp(c *client) bool {
 		return c.again || c.refused > 0
 	case Count:
 		return c.again && step.By > 0
-	case Renew:
+	case Renew, Convert:
 		return c.again
 	default: // a release goes on until the answer is known, or the lease is over
 		return false
@@ -161,11 +173,16 @@ func (x *explorer[M]) mayGiveUp(c *client) bool {
 }
 
 func (x *explorer[M]) giveUp(s *state[M], c *client) {
-	switch x.Clients[c.owner.Client][c.at].Op {
+	switch step := &x.Clients[c.owner.Client][c.at]; step.Op {
 	case Acquire:
 		if c.tainted {
 			x.condemn(s, c)
 		}
+		c.stop()
+	case Convert:
+		x.condemn(s, c)
+		c.asked = step.Mode
+		x.condemn(s, c)
 		c.stop()
 	case Count:
 		c.repair, c.again = true, false
@@ -189,7 +206,12 @@ func (x *explorer[M]) lose(s *state[M], c *client) {
 	if p := c.pending; p.command.Op != 0 && !p.executed {
 		s.fly(p.command)
 	}
-	if c.tainted {
+	converting := !c.over && c.begun && x.Clients[c.owner.Client][c.at].Op == Convert
+	if c.tainted || converting {
+		x.condemn(s, c)
+	}
+	if converting {
+		c.asked = x.Clients[c.owner.Client][c.at].Mode
 		x.condemn(s, c)
 	}
 	expired := s.now >= c.until
@@ -203,6 +225,9 @@ func (x *explorer[M]) condemn(s *state[M], c *client) {
 		if s.dead[i].release.Op == 0 {
 			release := x.Sweep
 			release.Op, release.Owner = Release, c.owner
+			if x.Sided {
+				release.Mode = c.asked & sides
+			}
 			s.dead[i].release = release
 			return
 		}
@@ -214,7 +239,11 @@ func (x *explorer[M]) condemn(s *state[M], c *client) {
 func (x *explorer[M]) passed(s *state[M]) {
 	for i := range s.clients {
 		c := &s.clients[i]
-		releasing := !c.over && !c.holding && c.begun && x.Clients[i][c.at].Op == Release
+		releasing := false
+		if !c.over && !c.holding && c.begun {
+			op := x.Clients[i][c.at].Op
+			releasing = op == Release || op == Convert
+		}
 		if (c.holding || releasing) && s.now >= c.until {
 			x.lose(s, c)
 		}

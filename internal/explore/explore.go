@@ -18,6 +18,7 @@ type Scenario struct {
 	Ticks    int      // at most so much time passes
 	Receipts bool     // releases know what earlier copies did
 	Sweep    Command  // the release of condemned owners
+	Sided    bool     // that is of the mode which they acquired, or converted to
 }
 
 // A Report says how much was looked at.

@@ -51,6 +51,8 @@ const (
 	Renew
 	Release
 	Force
+	Convert // the owner's hold becomes one of another mode
+	Prune   // the owner is taken out, if its hold has ended; anybody may send it
 )
 
 // A Command is what a client sends.
@@ -105,11 +107,12 @@ func (a Answer) String() string {
 // Contents are all keys of a server, by name.
 type Contents []Key
 
-// A Key is one key: a string, or a hash.
+// A Key is one key: a string, a hash, a set, or a sorted set of times.
 type Key struct {
 	Name   string
+	Type   string        // set or zset; else it is a hash if it has fields
 	Text   string        // of a string
-	Fields []string      // of a hash: "field=value", sorted
+	Fields []string      // of a hash "field=value", of a set "member", of a sorted set "member=tick"; sorted
 	Until  time.Duration // when it expires, since the beginning; 0: never
 }
 

@@ -73,14 +73,31 @@ func (m *miniServer) fill(c explore.Contents, now time.Duration) error {
 	}
 	m.redis.FlushAll()
 	for _, k := range c {
-		if k.Fields == nil {
+		switch {
+		case k.Type == "set":
+			if _, err := m.redis.SetAdd(k.Name, k.Fields...); err != nil {
+				return err
+			}
+		case k.Type == "zset":
+			for _, f := range k.Fields {
+				name, at := cut(f)
+				n, err := strconv.Atoi(at)
+				if err != nil {
+					return err
+				}
+				if _, err := m.redis.ZAdd(k.Name, score(n), name); err != nil {
+					return err
+				}
+			}
+		case k.Fields == nil:
 			if err := m.redis.Set(k.Name, k.Text); err != nil {
 				return err
 			}
-		}
-		for _, f := range k.Fields {
-			name, value := cut(f)
-			m.redis.HSet(k.Name, name, value)
+		default:
+			for _, f := range k.Fields {
+				name, value := cut(f)
+				m.redis.HSet(k.Name, name, value)
+			}
 		}
 		if k.Until > 0 {
 			m.redis.SetTTL(k.Name, k.Until-now)
@@ -92,12 +109,24 @@ func (m *miniServer) fill(c explore.Contents, now time.Duration) error {
 func (m *miniServer) dump(now time.Duration) (c explore.Contents) {
 	for _, name := range m.redis.Keys() {
 		k := explore.Key{Name: name}
-		if m.redis.Type(name) == "hash" {
+		switch m.redis.Type(name) {
+		case "hash":
 			fields, _ := m.redis.HKeys(name)
 			for _, f := range fields {
 				k.Fields = append(k.Fields, f+"="+m.redis.HGet(name, f))
 			}
-		} else {
+			slices.Sort(k.Fields)
+		case "set":
+			k.Type = "set"
+			k.Fields, _ = m.redis.Members(name)
+		case "zset":
+			k.Type = "zset"
+			all, _ := m.redis.SortedSet(name)
+			for member, at := range all {
+				k.Fields = append(k.Fields, fmt.Sprintf("%s=%v", member, (at-score(0))/float64(explore.Tick.Milliseconds())))
+			}
+			slices.Sort(k.Fields)
+		default:
 			k.Text, _ = m.redis.Get(name)
 		}
 		if ttl := m.redis.TTL(name); ttl > 0 {
@@ -108,6 +137,9 @@ func (m *miniServer) dump(now time.Duration) (c explore.Contents) {
 	m.holds = at(c, now)
 	return c
 }
+
+// score is a tick as a script sees it: the clock begins at one second.
+func score(tick int) float64 { return 1000 + float64(tick)*float64(explore.Tick.Milliseconds()) }
 
 // at is the name of contents at a time.
 func at(c explore.Contents, now time.Duration) string { return fmt.Sprint(now, c) }
@@ -209,8 +241,16 @@ func (r *realServer) do(from explore.Contents, now, then time.Duration, command 
 	if err != nil {
 		return nil, nil, err
 	}
-	if left, ok := reply.(int64); ok && left > 2 { // how long the holder may keep it
+	// How long the holder may keep it.
+	if left, ok := reply.(int64); ok && left > 2 {
 		reply = ticks(left).Milliseconds()
+	}
+	if list, ok := reply.([]any); ok {
+		for i := range list {
+			if left, ok := list[i].(int64); ok && left > 2 {
+				list[i] = ticks(left).Milliseconds()
+			}
+		}
 	}
 	all, err := results[n-1].ToArray()
 	if err != nil {

@@ -62,7 +62,7 @@ func (h *Hold) Convert(values context.Context, m *Member, r *Request) (*Hold, er
 	defer k.finished()
 	m.cancel(fault.ErrNotHeld)
 
-	sent, verdict, err := k.convert(values, t, min(k.config.Timeout, t.deadline-now))
+	sent, verdict, doubt, err := k.convert(values, t, min(k.config.Timeout, t.deadline-now))
 	now = k.clock.Now()
 	terms := r.Terms
 	k.mu.Lock()
@@ -73,10 +73,11 @@ func (h *Hold) Convert(values context.Context, m *Member, r *Request) (*Hold, er
 	closed := k.until.Load() > 0
 	switch {
 	case err == nil && verdict == Mine && now < terms.deadline(sent, terms.Lease):
-		// The tenure is in no queue: who waits there is let in by the store.
-		w := &waiter{request: r, owner: t.owner, queue: &queue{id: r.ID, dropped: true}}
+		// The tenure is in no queue: who waits there is let in by the store. A late copy
+		// of the acquire would be the old owner, and one of this would make it the new.
+		w := &waiter{request: r, owner: t.owner, queue: &queue{keeper: k, id: r.ID, dropped: true}, tainted: doubt}
 		next = k.granted(w, sent, now, Grant{})
-		if t.tainted { // a late copy of the acquire would be the old owner
+		if t.tainted {
 			k.condemn(t.store, t.owner, now)
 		}
 	case err == nil && verdict != Mine:
@@ -116,11 +117,11 @@ func (h *Hold) Convert(values context.Context, m *Member, r *Request) (*Hold, er
 }
 
 // convert asks until the answer is known or bound has passed. sent is when the copy was
-// sent that was answered.
-func (k *Keeper) convert(values context.Context, t *Tenure, bound time.Duration) (sent time.Duration, v Verdict, err error) {
+// sent that was answered; doubt says that another one may still arrive.
+func (k *Keeper) convert(values context.Context, t *Tenure, bound time.Duration) (sent time.Duration, v Verdict, doubt bool, err error) {
 	store, ok := t.store.(Converter)
 	if !ok {
-		return 0, Gone, &fault.Failure{Class: fault.Fatal, Err: errors.New("the lock cannot become another")}
+		return 0, Gone, false, &fault.Failure{Class: fault.Fatal, Err: errors.New("the lock cannot become another")}
 	}
 	end := k.clock.Now() + bound
 	for failures := 0; ; failures++ {
@@ -130,8 +131,9 @@ func (k *Keeper) convert(values context.Context, t *Tenure, bound time.Duration)
 		ctx.stop()
 		pause := jitter(min(4*time.Millisecond<<min(failures, 10), longestBackoff))
 		if err == nil || fault.ClassOf(err) == fault.Fatal || k.clock.Now()+pause >= end {
-			return sent, v, err
+			return sent, v, doubt, err
 		}
+		doubt = doubt || fault.ClassOf(err) == fault.Unknown
 		k.pause(pause)
 	}
 }

@@ -374,6 +374,40 @@ func TestAConversionIsTriedAgain(t *testing.T) {
 	})
 }
 
+// A late copy of the acquire and then one of the conversion, after everything was given
+// back: the owner is looked for in both locks.
+func TestLateCopiesOfAcquireAndConversionAreSwept(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		from, to := w.convertible("a", "b", terms(30*time.Second)), w.shared("b", terms(30*time.Second))
+		taken, converted := false, false
+		w.plan(func(c cmd, p *plan) {
+			switch {
+			case c.op == "take" && !taken:
+				taken, p.skip, p.err, p.copies = true, true, unknown(), []time.Duration{5 * time.Second}
+			case c.op == "convert" && !converted:
+				converted, p.skip, p.err, p.copies = true, true, unknown(), []time.Duration{5500 * ms}
+			}
+		})
+		l := p.lock(from)
+		h, err := l.Convert(context.Background(), &l.m, to)
+		require.NoError(t, err)
+		m := p.join(context.Background(), h)
+		require.NoError(t, m.unlock())
+		time.Sleep(5 * time.Second)
+		w.plan(nil)
+		time.Sleep(3 * time.Minute)
+		require.Empty(t, w.holder("a"))
+		require.Empty(t, w.holder("b"))
+		releases := map[string]bool{}
+		for _, c := range w.sent("release") {
+			releases[c.key] = true
+		}
+		require.True(t, releases["a"] && releases["b"])
+		require.Greater(t, len(w.sent("release")), 12, "both are swept")
+	})
+}
+
 func TestAConversionThatFailsLeavesNothing(t *testing.T) {
 	for name, spoil := range map[string]func(p *plan){
 		"not executed": func(p *plan) { p.skip, p.err = true, notExecuted() },
