@@ -98,8 +98,8 @@ func (k *Keeper) endAll() bool {
 		ended = append(ended, k.lose(k.heap[0].tenure.hold, fault.Closed, nil))
 	}
 	k.mu.Unlock()
-	k.tellLost(ended)
 	given := map[*Tenure]bool{}
+	k.tellLost(ended)
 	for _, h := range ended {
 		if given[h.tenure] { // it is shared
 			continue

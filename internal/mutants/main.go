@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -37,7 +38,7 @@ const blind = "TestFiles_eachHasItsVariable"
 func main() {
 	survived := 0
 	count := 0
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, rwMutants) {
 		if !wanted(m.name) {
 			continue
 		}

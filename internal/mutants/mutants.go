@@ -107,7 +107,7 @@ var mutants = []mutant{
 	},
 	{
 		"'not yours' is not believed", "internal/lease/watch.go",
-		"			lost = append(lost, k.lose(h, reason, nil))\n			continue\n		}\n		if t.recheck {", "			_ = reason\n		}\n		if t.recheck {", inLease, "",
+		"			lost = append(lost, k.loseAll(t, reason, nil)...)\n			continue\n		}\n		if t.recheck {", "			_ = reason\n		}\n		if t.recheck {", inLease, "",
 	},
 	{
 		"a grant to a caller who left stays taken", "internal/lease/keeper.go",
