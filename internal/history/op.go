@@ -51,6 +51,9 @@ type Op struct {
 	Token   uint64 `json:",omitempty"`
 	Count   int    `json:",omitempty"` // holds of the owner after it
 	Handoff bool   `json:",omitempty"` // granted without asking Redis
+	Side    string `json:",omitempty"` // of a lock that has sides
+	Under   string `json:",omitempty"` // the hold of the other side that it was granted as a part of
+	Next    string `json:",omitempty"` // the hold that it became
 
 	ValidAt int64  `json:",omitempty"` // when the lease was last seen valid
 	Until   int64  `json:",omitempty"` // the end of the lease, as last seen
@@ -72,6 +75,11 @@ func (o *Op) String() string {
 	}
 	if o.Handoff {
 		b.WriteString(" handoff")
+	}
+	for _, word := range []string{o.Side, o.Under, o.Next} {
+		if word != "" {
+			b.WriteString(" " + word)
+		}
 	}
 	for _, at := range []struct {
 		name string

@@ -39,14 +39,14 @@ func Live(ops []Op) []Interval {
 			order = append(order, v)
 		}
 		until[op.Hold] = max(until[op.Hold], op.Until)
-		if op.Verb == Unlock {
+		if op.Verb == Unlock || op.Verb == Downgrade {
 			unlock[op.Hold] = op.Call
 		}
 		switch {
 		case op.Outcome == Lost:
 			v.Lost = true
 			v.To = min(v.To, op.LostAt)
-		case op.Verb == Unlock && op.Count == 0:
+		case op.Verb == Unlock && op.Count == 0, op.Verb == Downgrade:
 			v.To = min(v.To, op.Call)
 		case op.Outcome == Done && (op.Verb == Lock || op.Verb == TryLock):
 			v.From, v.Owner = op.Return, op.Owner

@@ -69,6 +69,7 @@ type Client struct {
 type Held struct {
 	*holdfast.Lease
 	hold *hold
+	side string
 }
 
 // hold is what the leases of one root hold share.
@@ -81,6 +82,14 @@ type hold struct {
 // holdKey finds in a context the hold of a lock of that name that it was made
 // under.
 type holdKey string
+
+// sideOf is the side of a lock that has sides, and else empty.
+func sideOf(l Locker) string {
+	if s, ok := l.(interface{ Side() string }); ok {
+		return s.Side()
+	}
+	return ""
+}
 
 // seen is filled in by the observer: what the library says of one call.
 type seen struct {
@@ -121,7 +130,8 @@ func (c *Client) take(ctx context.Context, l Locker, verb Verb,
 	call func(context.Context) (context.Context, *holdfast.Lease, error),
 ) (context.Context, *Held, error) {
 	s := &seen{}
-	op := Op{Name: l.Name(), Session: c.session, Client: c.id, Verb: verb, Call: Now()}
+	op := Op{Name: l.Name(), Session: c.session, Client: c.id, Verb: verb, Side: sideOf(l), Call: Now()}
+	key := holdKey(op.Name + op.Side)
 	held, lease, err := call(context.WithValue(ctx, seenKey{}, s))
 	op.Return = Now()
 	if err != nil {
@@ -130,7 +140,7 @@ func (c *Client) take(ctx context.Context, l Locker, verb Verb,
 		switch {
 		case errors.As(err, &lost):
 			op.Verb, op.Outcome, op.LostAt = Nested, Lost, At(lost.At)
-			if h, ok := ctx.Value(holdKey(op.Name)).(*hold); ok {
+			if h, ok := ctx.Value(key).(*hold); ok {
 				op.Hold = h.id
 			}
 		case errors.Is(err, holdfast.ErrNotAcquired):
@@ -148,19 +158,26 @@ func (c *Client) take(ctx context.Context, l Locker, verb Verb,
 		panic("history: the session does not have history.Observer")
 	}
 	op.Outcome, op.Owner, op.Token, op.Count, op.Handoff = Done, lease.Owner(), lease.Token(), s.holds, s.handoff
-	h, _ := ctx.Value(holdKey(op.Name)).(*hold)
+	h, _ := ctx.Value(key).(*hold)
 	if s.holds > 1 {
 		op.Verb = Nested
 	} else {
-		h = &hold{id: lease.Owner() + "#" + strconv.FormatInt(c.recorder.holds.Add(1), 10)}
-		held = context.WithValue(held, holdKey(op.Name), h)
+		if outer, ok := ctx.Value(holdKey(op.Name + WriteSide)).(*hold); ok && op.Side == ReadSide {
+			op.Under = outer.id
+		}
+		h = c.newHold(lease)
+		held = context.WithValue(held, key, h)
 	}
 	op.Hold = h.id
-	lent := &Held{Lease: lease, hold: h}
+	lent := &Held{Lease: lease, hold: h, side: op.Side}
 	lent.Check()
 	op.ValidAt, op.Until = h.validAt.Load(), h.until.Load()
 	c.Record(op)
 	return held, lent, nil
+}
+
+func (c *Client) newHold(lease *holdfast.Lease) *hold {
+	return &hold{id: lease.Owner() + "#" + strconv.FormatInt(c.recorder.holds.Add(1), 10)}
 }
 
 // Check reports whether the lease is valid, and notes it: a loss that is told
@@ -187,7 +204,7 @@ func (c *Client) Unlock(ctx context.Context, h *Held) error {
 	s := &seen{}
 	h.Check()
 	op := Op{
-		Name: h.Name(), Session: c.session, Client: c.id, Verb: Unlock, Hold: h.hold.id, Owner: h.Owner(), Token: h.Token(),
+		Name: h.Name(), Session: c.session, Client: c.id, Verb: Unlock, Side: h.side, Hold: h.hold.id, Owner: h.Owner(), Token: h.Token(),
 		ValidAt: h.hold.validAt.Load(), Until: h.hold.until.Load(), Call: Now(),
 	}
 	err := h.Unlock(context.WithValue(ctx, seenKey{}, s))
