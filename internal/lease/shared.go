@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/fault"
 )
@@ -12,8 +13,8 @@ type Queuer interface {
 	// is how many others of this process wait, and are not let in together with it.
 	TakeOrWait(ctx context.Context, owner string, block, behind int) (Grant, error)
 
-	// Withdraw says that nobody of this process waits any more. It is sent once: what
-	// it does not reach has to end by itself.
+	// Withdraw says that nobody of this process waits any more. It may not get through:
+	// what TakeOrWait told has to end by itself.
 	Withdraw(ctx context.Context) error
 }
 
@@ -34,8 +35,27 @@ func (k *Keeper) withdrawal(q *queue) func() {
 	store := q.told
 	q.told = nil
 	return func() {
-		k.Background(func(ctx context.Context) { _ = store.Withdraw(ctx) })
+		k.Background(func(ctx context.Context) {
+			for failures := 0; ; failures++ {
+				err := store.Withdraw(ctx)
+				if err == nil || fault.ClassOf(err) == fault.Fatal || ctx.Err() != nil {
+					return
+				}
+				k.pause(jitter(min(4*time.Millisecond<<min(failures, 10), longestBackoff)))
+				if k.waits(q.id) {
+					return
+				}
+			}
+		})
 	}
+}
+
+// waits reports whether the store was told that somebody waits for that lock.
+func (k *Keeper) waits(id ID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	q := k.queues[id]
+	return k.closed || q != nil && q.told != nil
 }
 
 // Background runs f on a goroutine that Close waits for. ctx is bounded as that of a

@@ -508,3 +508,43 @@ func TestBackgroundIsWaitedForAndBounded(t *testing.T) {
 		p.Background(func(context.Context) { t.Error("after Close") })
 	})
 }
+
+// That nobody waits is said again if it was not heard, unless somebody waits anew.
+func TestAWithdrawalThatFailsIsSentAgain(t *testing.T) {
+	for _, anew := range []bool{false, true} {
+		t.Run(fmt.Sprint(anew), func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				p := w.proc()
+				r := w.shared("a", terms(3*time.Second))
+				w.occupy("a", time.Hour)
+				n := 0
+				w.plan(func(c cmd, p *plan) {
+					if c.op == "withdraw" {
+						if n++; n < 4 {
+							p.skip, p.err = true, unknown()
+						}
+					}
+				})
+				ctx, cancel := context.WithCancel(context.Background())
+				waits := p.begin(ctx, r, false)
+				time.Sleep(10 * ms)
+				cancel()
+				require.Error(t, (<-waits).err)
+				again, stop := context.WithCancel(context.Background())
+				defer stop()
+				if anew {
+					waits = p.begin(again, r, false)
+				}
+				time.Sleep(time.Second)
+				if anew {
+					require.Len(t, w.sent("withdraw"), 1)
+					stop()
+					require.Error(t, (<-waits).err)
+					time.Sleep(time.Second)
+				}
+				require.Len(t, w.sent("withdraw"), 4)
+				w.remove("a")
+			})
+		})
+	}
+}

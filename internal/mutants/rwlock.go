@@ -127,7 +127,7 @@ var rwMutants = []mutant{
 	},
 	{
 		"rwlock: nobody hears that a writer does not wait any longer", "internal/lease/shared.go",
-		"		k.Background(func(ctx context.Context) { _ = store.Withdraw(ctx) })", "		_ = store", inLease, "",
+		"				err := store.Withdraw(ctx)\n", "				err := error(nil)\n", inLease, "",
 	},
 	{
 		"rwlock: who comes later joins readers that are in", "internal/lease/shared.go",
