@@ -274,7 +274,7 @@ func (h *Handle) failed(ctx context.Context, err, unknown error) error {
 	if errors.As(err, &f) {
 		err = f.Err
 	}
-	if errors.Is(err, ErrWrongType) {
+	if errors.Is(err, ErrWrongType) || errors.Is(err, ErrOption) {
 		return err
 	}
 	return errors.Join(word, err, ctx.Err())

@@ -24,6 +24,7 @@ var variables = map[string]*scripts.Script{
 	"reentrant_release":         scripts.ReentrantRelease,
 	"reentrant_release_receipt": scripts.ReentrantReleaseReceipt,
 	"reentrant_renew":           scripts.ReentrantRenew,
+	"segmented_count":           scripts.SegmentedCount,
 }
 
 // guard is the one file that is no script of its own.

@@ -30,6 +30,8 @@ var (
 	ReentrantInfo = load("reentrant_info")
 	// ReentrantForce removes a lock, whoever has it.
 	ReentrantForce = load("reentrant_force")
+	// SegmentedCount records how many segments a striped lock has.
+	SegmentedCount = load("segmented_count")
 )
 
 // FenceGuard is the text that goes before a script that a fence guards; it is

@@ -9,6 +9,7 @@ var (
 	inPubsub    = []string{"./pubsub"}
 	inFence     = []string{"./fence"}
 	inCore      = []string{"./internal/core"}
+	inSegmented = []string{"./segmented"}
 )
 
 // mutants are what the tests have to catch. A rule of the design that is not
@@ -78,6 +79,36 @@ var mutants = []mutant{
 	{
 		"a fence lets older tokens pass", lua + "fence_guard.lua",
 		"#token < #newest or (#token == #newest and token < newest)", "false", inFence, "",
+	},
+
+	// The striped lock.
+	{
+		"the number of segments is recorded anew", lua + "segmented_count.lua",
+		"if count then", "if false then", inSegmented, "Segments",
+	},
+	{
+		"another number of segments is let in", "segmented/lock.go",
+		"if recorded != strconv.Itoa(n) {", "if false {", inSegmented, "Segments",
+	},
+	{
+		"segments are taken in the order of their keys", "segmented/lock.go",
+		"slices.SortFunc(segments, func(a, b int) int { return cmp.Compare(l.rank[a], l.rank[b]) })", "slices.SortFunc(segments, func(a, b int) int { return 0 })", inSegmented, "LockKeys_takes",
+	},
+	{
+		"a striped lock that failed keeps its parts", "segmented/lock.go",
+		"_ = joint.Unlock(ctx)", "", inSegmented, "LockKeys_aSegment",
+	},
+	{
+		"a joint lease does not see its other parts' loss", "segmented/lock.go",
+		"segment.Lock(inner)", "segment.Lock(ctx)", inSegmented, "Joint",
+	},
+	{
+		"a grant too many is kept", "segmented/lock.go",
+		"_ = g.lease.Unlock(ctx)", "", inSegmented, "LockAny|LockKeys_callers",
+	},
+	{
+		"a key moves to another segment", "segmented/hash.go",
+		"\t\th *= 1099511628211", "\t\th *= 1099511628213", inSegmented, "Hash",
 	},
 
 	// The core.
