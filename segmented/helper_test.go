@@ -2,6 +2,7 @@ package segmented_test
 
 import (
 	"context"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -99,4 +100,21 @@ func goroutines() int {
 		return n
 	}
 	return n
+}
+
+// childStock is the stock of a child process.
+func childStock() *segmented.Stock {
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Getenv("ADDR")}, DisableCache: true})
+	if err != nil {
+		panic(err)
+	}
+	hf, err := holdfast.New(client, holdfast.SessionOptions{})
+	if err != nil {
+		panic(err)
+	}
+	s, err := segmented.OpenStock(hf, os.Getenv("NAME"), segmented.StockOptions{})
+	if err != nil {
+		panic(err)
+	}
+	return s
 }

@@ -62,4 +62,8 @@ func exampleSession() *holdfast.Session {
 
 // roles are what the test binary does when a test runs it again as another
 // process.
-var roles = map[string]func(){}
+var roles = map[string]func(){
+	"killed buyer":  killedBuyer,
+	"killed basket": killedBasket,
+	"storm buyer":   stormBuyer,
+}

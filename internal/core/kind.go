@@ -67,6 +67,14 @@ type Env struct {
 	combiners sync.Map // *combiner by *scripts.Batch
 }
 
+// Tools are what a package of this module needs for calls that are no lock's.
+type Tools struct {
+	*Env
+	Prefix  string        // of every name
+	Timeout time.Duration // bounds each command
+	Closed  func() bool   // whether the session is closed
+}
+
 // Settings are the options of a handle in the form in which scripts want them.
 type Settings struct {
 	Lease          string // milliseconds
