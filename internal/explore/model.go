@@ -105,11 +105,12 @@ func (a Answer) String() string {
 // Contents are all keys of a server, by name.
 type Contents []Key
 
-// A Key is one key: a string, or a hash.
+// A Key is one key: a string, a hash, or a sorted set.
 type Key struct {
 	Name   string
 	Text   string        // of a string
 	Fields []string      // of a hash: "field=value", sorted
+	Scores []string      // of a sorted set: "member=score", sorted
 	Until  time.Duration // when it expires, since the beginning; 0: never
 }
 
@@ -130,7 +131,7 @@ func (c Contents) String() string {
 		if b.Len() > 0 {
 			b.WriteString("  ")
 		}
-		fmt.Fprintf(&b, "%s=%s{%s}", k.Name, k.Text, strings.Join(k.Fields, " "))
+		fmt.Fprintf(&b, "%s=%s{%s}", k.Name, k.Text, strings.Join(append(k.Fields, k.Scores...), " "))
 		switch {
 		case k.Until == 0:
 			b.WriteString(" for ever")

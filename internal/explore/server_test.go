@@ -73,7 +73,17 @@ func (m *miniServer) fill(c explore.Contents, now time.Duration) error {
 	}
 	m.redis.FlushAll()
 	for _, k := range c {
-		if k.Fields == nil {
+		for _, s := range k.Scores {
+			member, text := cut(s)
+			score, err := strconv.ParseFloat(text, 64)
+			if err == nil {
+				_, err = m.redis.ZAdd(k.Name, score, member)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if k.Fields == nil && k.Scores == nil {
 			if err := m.redis.Set(k.Name, k.Text); err != nil {
 				return err
 			}
@@ -97,6 +107,12 @@ func (m *miniServer) dump(now time.Duration) (c explore.Contents) {
 			for _, f := range fields {
 				k.Fields = append(k.Fields, f+"="+m.redis.HGet(name, f))
 			}
+		} else if m.redis.Type(name) == "zset" {
+			members, _ := m.redis.SortedSet(name)
+			for member, score := range members {
+				k.Scores = append(k.Scores, fmt.Sprintf("%s=%.0f", member, score))
+			}
+			slices.Sort(k.Scores)
 		} else {
 			k.Text, _ = m.redis.Get(name)
 		}

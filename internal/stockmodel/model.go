@@ -209,12 +209,8 @@ func (s *Stock) known(id string) (o Order, a *Answer) {
 
 // Settle decides a tentative order: reserved for window, or given back for 0.
 func (s *Stock) Settle(now, remember int64, id string, window int64) Answer {
-	tentative := s.Orders[id].State == 't'
 	s.Pass(now, remember)
 	o, a := s.known(id)
-	if tentative && o.State == 0 {
-		return Answer{Word: "expired"}
-	}
 	if o.State != 't' {
 		if a != nil {
 			return *a
@@ -223,7 +219,8 @@ func (s *Stock) Settle(now, remember int64, id string, window int64) Answer {
 	}
 	if window == 0 {
 		s.drop(id, 'x', now, remember)
-		return Answer{Word: "cancelled"}
+		o.State, o.At = 'x', now
+		return Answer{Word: "cancelled", Order: o}
 	}
 	s.Tentative -= o.Units
 	s.Reserved += o.Units

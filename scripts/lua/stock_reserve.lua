@@ -33,7 +33,7 @@ trim(2)
 
 local id, units, mode = ARGV[5], tonumber(ARGV[6]), ARGV[9]
 local o = look(id)
-if o and (o.state ~= 'e' or redis.call('HEXISTS', orders, 'o:' .. id) == 1) then
+if o then
   if o.state == 'x' then
     return answer('cancelled', 0, o, true)
   elseif o.units ~= units or o.buyer ~= ARGV[8] or (o.state == 't' and mode == 'r') then

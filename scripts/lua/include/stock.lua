@@ -90,11 +90,16 @@ local function drop(o, state)
   restock(o.units, undecided)
 end
 
--- look reads an order, and decides first whether its time is over.
+-- look reads an order, and decides first whether its time is over. A tentative
+-- one is none any more then.
 local function look(id)
   local o = read(id)
   if o and live(o) and o.at <= now then
+    local tentative = o.state == 't'
     drop(o, 'e')
+    if tentative then
+      return nil
+    end
   end
   return o
 end
