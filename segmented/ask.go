@@ -101,7 +101,7 @@ func (a *asker) run() {
 }
 
 func (a *asker) send(batch []*question) {
-	m, _, err := a.stock.read1(context.Background(), func(c *config) (*scripts.Script, []string, []string) {
+	m, err := a.stock.look(context.Background(), func(c *config) (*scripts.Script, []string, []string) {
 		args := make([]string, 1, 1+len(batch))
 		args[0] = c.id
 		for _, q := range batch {

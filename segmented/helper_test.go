@@ -102,11 +102,16 @@ func goroutines() int {
 	return n
 }
 
-// childStock is the stock of a child process.
+// childStock is the stock of a child process. Its way to the server may be broken
+// now and then.
 func childStock() *segmented.Stock {
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Getenv("ADDR")}, DisableCache: true})
-	if err != nil {
-		panic(err)
+	for tries := 0; err != nil; tries++ {
+		if tries == 100 {
+			panic(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+		client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Getenv("ADDR")}, DisableCache: true})
 	}
 	hf, err := holdfast.New(client, holdfast.SessionOptions{})
 	if err != nil {

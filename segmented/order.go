@@ -134,7 +134,6 @@ func checkWindow(d time.Duration) error {
 type reply struct {
 	word        string
 	left        int64
-	state       State
 	reservation Reservation
 }
 

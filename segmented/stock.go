@@ -297,7 +297,7 @@ func (s *Stock) Get(ctx context.Context, order string) (Reservation, error) {
 	if err := checkID("order", order); err != nil {
 		return Reservation{}, s.fail(call, order, err)
 	}
-	m, _, err := s.read1(ctx, func(c *config) (*scripts.Script, []string, []string) {
+	m, err := s.look(ctx, func(c *config) (*scripts.Script, []string, []string) {
 		return scripts.StockGet, c.keys[:2], []string{c.id, order}
 	})
 	if err != nil {
@@ -370,18 +370,16 @@ func (s *Stock) perform(ctx context.Context, script *scripts.Script, args []stri
 	})
 }
 
-// read1 runs a script of a bucket that only reads, so that no outcome is unknown.
-func (s *Stock) read1(ctx context.Context, script func(c *config) (s *scripts.Script, keys, args []string)) (rueidis.RedisMessage, *config, error) {
-	var used *config
+// look runs a script of a bucket that only reads, so that no outcome is unknown.
+func (s *Stock) look(ctx context.Context, script func(c *config) (s *scripts.Script, keys, args []string)) (rueidis.RedisMessage, error) {
 	m, err := s.onBucket(ctx, func(ctx context.Context, c *config) rueidis.RedisResult {
-		used = c
 		text, keys, args := script(c)
 		return text.Exec(ctx, s.tools.Client, keys, args)
 	})
 	if errors.Is(err, holdfast.ErrUnknown) {
 		err = &unavailable{err}
 	}
-	return m, used, err
+	return m, err
 }
 
 // unavailable is an unknown outcome of a call that changes nothing.

@@ -727,7 +727,8 @@ func TestOrders_readsAllWhateverTheirState(t *testing.T) {
 		got[r.Order.ID] = r.State
 	}
 	require.Equal(t, want, got)
-	for range s.Orders(ctx) {
+	for _, err := range s.Orders(ctx) {
+		require.NoError(t, err)
 		break // leaving early is fine
 	}
 }

@@ -62,6 +62,11 @@ func storm(t *testing.T, limit int64) {
 	require.NoError(t, direct.Init(t.Context(), 50))
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed ", seed)
+	const callers = 8
+	var stocks []*segmented.Stock // of callers and two sweepers, each another process
+	for range callers + 2 {
+		stocks = append(stocks, openStock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: time.Second}), "shoe", o))
+	}
 	b.proxy.DropReplies(0.01, rand.New(rand.NewPCG(seed, 0)))
 
 	stop := make(chan struct{})
@@ -87,8 +92,7 @@ func storm(t *testing.T, limit int64) {
 		}
 		views.Add(1)
 	})
-	for range 2 {
-		sweeper := openStock(t, session(t, b.proxy.Addr()), "shoe", o)
+	for _, sweeper := range stocks[callers:] {
 		every(20*time.Millisecond, func() { _, _ = sweeper.Sweep(context.Background()) })
 	}
 	every(400*time.Millisecond, func() {
@@ -104,13 +108,12 @@ func storm(t *testing.T, limit int64) {
 	var delivered, undelivered int64
 	var wg sync.WaitGroup
 	ops := operations(t)
-	const callers = 8
 	known := []error{
 		segmented.ErrSoldOut, segmented.ErrLimit, segmented.ErrExpired, segmented.ErrConflict, segmented.ErrState, segmented.ErrUnknownOrder,
 		holdfast.ErrUnknown, holdfast.ErrUnavailable,
 	}
 	for c := range callers {
-		s := openStock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: time.Second}), "shoe", o)
+		s := stocks[c]
 		r := rand.New(rand.NewPCG(uint64(c), seed))
 		wg.Go(func() {
 			for n := range ops / callers {

@@ -38,15 +38,6 @@ func (u Units) Unaccounted() int64 {
 	return u.Added - u.Free - u.Reserved - u.Tentative - u.Sold - u.InTransit
 }
 
-func (u *Units) add(v Units) {
-	u.Free += v.Free
-	u.Reserved += v.Reserved
-	u.Tentative += v.Tentative
-	u.Sold += v.Sold
-	u.InTransit += v.InTransit
-	u.Added += v.Added
-}
-
 // A View is a stock as it was at one moment.
 type View struct {
 	Units
@@ -63,7 +54,7 @@ type View struct {
 
 // View reads where the units are, in one step.
 func (s *Stock) View(ctx context.Context) (View, error) {
-	m, _, err := s.read1(ctx, func(c *config) (*scripts.Script, []string, []string) {
+	m, err := s.look(ctx, func(c *config) (*scripts.Script, []string, []string) {
 		return scripts.StockView, []string{c.keys[0], c.keys[1], c.keys[2], c.keys[4]}, []string{c.id}
 	})
 	var n []int64
@@ -113,7 +104,7 @@ const (
 func (s *Stock) Orders(ctx context.Context) iter.Seq2[Reservation, error] {
 	return func(yield func(Reservation, error) bool) {
 		for cursor := "0"; ; {
-			m, _, err := s.read1(ctx, func(c *config) (*scripts.Script, []string, []string) {
+			m, err := s.look(ctx, func(c *config) (*scripts.Script, []string, []string) {
 				return scripts.StockScan, c.keys[:2], []string{c.id, cursor, strconv.Itoa(scanned)}
 			})
 			var part []Reservation
@@ -189,7 +180,7 @@ func (s *Stock) Expired(ctx context.Context, most int) ([]Reservation, error) {
 // Acknowledge takes expired orders off the list of [Stock.Expired].
 func (s *Stock) Acknowledge(ctx context.Context, orders ...string) error {
 	for part := range slices.Chunk(orders, scanned) {
-		_, _, err := s.read1(ctx, func(c *config) (*scripts.Script, []string, []string) {
+		_, err := s.look(ctx, func(c *config) (*scripts.Script, []string, []string) {
 			return scripts.StockAcknowledge, []string{c.keys[0], c.keys[4]}, append([]string{c.id}, part...)
 		})
 		if err != nil {

@@ -65,6 +65,7 @@ var stockKeys = []string{"units", "orders", "ends", "forget", "expired", "buyers
 // A stockState is all that the rest of a schedule depends on.
 type stockState struct {
 	contents Contents
+	text     string // of contents
 	model    *stockmodel.Stock
 	now      int
 	faults   int
@@ -92,14 +93,14 @@ func (s *stockState) name() string {
 		late[i] = fmt.Sprintf("%+v", c)
 	}
 	slices.Sort(late)
-	return fmt.Sprint(s.contents, s.model, s.now, s.faults, s.ticks, s.ended, s.clients, late, s.told)
+	return fmt.Sprint(s.text, s.model, s.now, s.faults, s.ticks, s.ended, s.clients, late, s.told)
 }
 
-// ExploreStock goes through all schedules of a scenario, as [Explore] does for
+// Stock goes through all schedules of a scenario, as [Explore] does for
 // locks. What the scripts answer is compared with package stockmodel, and what the
 // server holds with its sums; what callers were told has to stay true; and when
 // all is quiet and all time is over, whatever is not sold is on sale.
-func ExploreStock(on Server, sc StockScenario) (Report, error) {
+func Stock(on Server, sc StockScenario) (Report, error) {
 	x := &stockExplorer{StockScenario: sc, server: on, known: map[string]stockOutcome{}}
 	first := &stockState{
 		model: stockmodel.New(sc.Units, sc.Limit), faults: sc.Faults, ticks: sc.Ticks,
@@ -157,6 +158,7 @@ type stockExplorer struct {
 type stockOutcome struct {
 	answer stockmodel.Answer
 	to     Contents
+	text   string
 	err    error
 }
 
@@ -293,7 +295,7 @@ func stockClock(now int) int64 { return 1000 + int64(now)*Tick.Milliseconds() }
 
 // execute has the server run a command, and compares.
 func (x *stockExplorer) execute(s *stockState, c StockCommand) (stockmodel.Answer, error) {
-	at := fmt.Sprintf("%v|%d|%+v", s.contents, s.now, c)
+	at := fmt.Sprintf("%s|%d|%+v", s.text, s.now, c)
 	o, ok := x.known[at]
 	if !ok {
 		o = x.run(s, c)
@@ -303,7 +305,7 @@ func (x *stockExplorer) execute(s *stockState, c StockCommand) (stockmodel.Answe
 		return o.answer, o.err
 	}
 	want := x.step(s, c)
-	s.contents = o.to
+	s.contents, s.text = o.to, o.text
 	got := o.answer
 	if got.Word == "ok" || words[want.Word] {
 		want.Left, got.Left = 0, 0 // how much is left matters where something is refused
@@ -371,11 +373,12 @@ func (x *stockExplorer) run(s *stockState, c StockCommand) (o stockOutcome) {
 		o.err = fmt.Errorf("reply to %v: %w", c, o.err)
 		return o
 	}
+	o.text = o.to.String()
 	_, twice, err := once(o.to)
 	switch {
 	case err != nil:
 		o.err = fmt.Errorf("reply to a repeat of %v: %w", c, err)
-	case !x.Forgets && twice.String() != o.to.String():
+	case !x.Forgets && twice.String() != o.text:
 		o.err = fmt.Errorf("twice: a repeat of %v changed something\nafter one   %v\nafter two   %v", c, o.to, twice)
 	}
 	return o
