@@ -165,3 +165,20 @@ func TestStock_idsAreAnyText(t *testing.T) {
 		}
 	})
 }
+
+// A refund that has the id of an order is forgotten without it.
+func TestStock_whatIsForgottenIsThatAlone(t *testing.T) {
+	everywhere(t, func(t *testing.T, b *backend) {
+		k := newBucket(t, b, 10, 0)
+		k.run(scripts.StockReserve, "same", "1", "1", "", "r")
+		k.run(scripts.StockReserve, "sold", "1", "60000", "", "r")
+		k.run(scripts.StockConfirm, "sold")
+		k.run(scripts.StockRefund, "sold", "same", "1")
+		k.run(scripts.StockAdd, "same", "1")
+		time.Sleep(5 * time.Millisecond)
+		require.Contains(t, k.run(scripts.StockSweep, "100", "10"), "[1 0 [same 1 ")
+		b.do(t, nil, "ZADD "+k.keys[3]+" 1 f:same 1 a:same")
+		require.Contains(t, k.run(scripts.StockSweep, "100", "10"), "[0 2 [same 1 ", "it is still listed")
+		require.Equal(t, "2", text(b.raw(t, "HLEN", k.keys[1])))
+	})
+}

@@ -36,7 +36,8 @@ type asker struct {
 type question struct {
 	order string
 	done  chan struct{}
-	left  int64
+	left  int64 // units that are free
+	most  int64 // and that may be
 	err   error
 }
 
@@ -61,8 +62,9 @@ func (a *asker) soldOut(qty int64) bool {
 	return qty >= a.least && time.Now().Before(a.until)
 }
 
-// ask returns how many units are left for an order that has none.
-func (a *asker) ask(ctx context.Context, order string) (int64, error) {
+// ask returns how many units are left for an order that has none and wants more
+// than that.
+func (a *asker) ask(ctx context.Context, order string, qty int64) (int64, error) {
 	q := &question{order: order, done: make(chan struct{})}
 	a.mu.Lock()
 	a.queue = append(a.queue, q)
@@ -73,6 +75,9 @@ func (a *asker) ask(ctx context.Context, order string) (int64, error) {
 	a.mu.Unlock()
 	select {
 	case <-q.done:
+		if q.err == nil && q.most >= qty {
+			return 0, errAsk
+		}
 		return q.left, q.err
 	case <-ctx.Done():
 		return 0, errors.Join(holdfast.ErrUnavailable, ctx.Err(), cause(ctx))
@@ -113,17 +118,17 @@ func (a *asker) send(batch []*question) {
 	if err == nil {
 		list, err = m.AsIntSlice()
 	}
-	if err == nil && len(list) != 1+len(batch) {
+	if err == nil && len(list) != 2+len(batch) {
 		err = errAsk
 	}
 	for i, q := range batch {
 		switch {
 		case err != nil:
 			q.err = err
-		case list[0] < 0 || list[i+1] == 1:
+		case list[1] < 0 || list[i+2] == 1:
 			q.err = errAsk
 		default:
-			q.left = list[0]
+			q.left, q.most = list[0], list[1]
 		}
 	}
 	if err != nil {
@@ -131,7 +136,7 @@ func (a *asker) send(batch []*question) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if list[0] < 0 || list[0] >= a.least {
+	if list[1] < 0 || list[1] >= a.least {
 		a.until = time.Time{}
 	} else {
 		a.until = time.Now().Add(soldOutFor)

@@ -51,11 +51,11 @@ func (b Basket) Reserve(ctx context.Context) ([]Reservation, error) {
 		l := b.Lines[i]
 		_, err := l.Stock.reserve(ctx, Order{ID: b.ID, Buyer: b.Buyer, Qty: l.Qty, Window: tentativeFor}, "t")
 		if err != nil {
-			undo(ctx, func(ctx context.Context) {
-				for _, i := range lines[:n+1] { // the last one's outcome may be unknown
-					_, _ = b.Lines[i].settle(ctx, b.ID, 0)
-				}
-			})
+			bound, cancel := l.Stock.afterwards(ctx)
+			defer cancel()
+			for _, i := range lines[:n+1] { // the last one's outcome may be unknown
+				_, _ = b.Lines[i].settle(bound, b.ID, 0)
+			}
 			return nil, err
 		}
 	}
@@ -65,7 +65,9 @@ func (b Basket) Reserve(ctx context.Context) ([]Reservation, error) {
 		if reserved[i], err = b.Lines[i].settle(ctx, b.ID, window); err != nil {
 			if errors.Is(err, ErrExpired) || errors.Is(err, ErrState) {
 				// The basket is over, for whoever else may have sent it too.
-				undo(ctx, func(ctx context.Context) { _ = b.Cancel(ctx) })
+				bound, cancel := b.Lines[i].Stock.afterwards(ctx)
+				defer cancel()
+				_ = b.Cancel(bound)
 			}
 			return nil, err
 		}
@@ -83,9 +85,10 @@ func (l Line) settle(ctx context.Context, order string, window time.Duration) (R
 	return r, err
 }
 
-// undo gives back what was taken, also if ctx has ended.
-func undo(ctx context.Context, do func(context.Context)) {
-	do(context.WithoutCancel(ctx))
+// afterwards bounds what is done to give back what was taken, also if ctx has
+// ended. What cannot be given back in time comes back by itself.
+func (s *Stock) afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), s.tools.Timeout)
 }
 
 // Confirm sells all lines, or none: at first it makes sure that none expires

@@ -273,3 +273,29 @@ func TestBasket_manyAtOnceStrandNothing(t *testing.T) {
 	requireUnits(t, one, 0, 0, 30)
 	requireUnits(t, two, 0, 0, 60)
 }
+
+// Nothing answers: the basket does not keep its caller for longer than one command
+// may take after ctx has ended, and what it took comes back by itself.
+func TestBasket_anOutageIsBounded(t *testing.T) {
+	b := breakable(t)
+	direct := session(t, b.Addr())
+	proxied := session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: 400 * time.Millisecond})
+	var ls []segmented.Line
+	for i := range 6 {
+		name := fmt.Sprint("s", i)
+		require.NoError(t, openStock(t, direct, name).Init(t.Context(), 5))
+		ls = append(ls, segmented.Line{Stock: openStock(t, proxied, name), Qty: 1})
+	}
+	_, err := segmented.Basket{ID: "warm", Lines: ls}.Reserve(t.Context())
+	require.NoError(t, err)
+	hold := b.proxy.HoldRequest("holdfast_stock_units:{s4:0}")
+	go func() { <-hold.Held(); b.proxy.BlackHole() }()
+	began := time.Now()
+	_, err = segmented.Basket{ID: "b", Lines: ls}.Reserve(within(t, 200*time.Millisecond))
+	require.ErrorIs(t, err, holdfast.ErrUnknown)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 1500*time.Millisecond)
+	r, err := openStock(t, direct, "s0").Reserve(within(t, 20*time.Second), segmented.Order{ID: "all", Qty: 4})
+	require.NoError(t, err)
+	require.Equal(t, segmented.Reserved, r.State)
+}

@@ -203,12 +203,12 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 		return Reservation{}, s.fail(call, o.ID, err)
 	}
 	if s.asker.soldOut(o.Qty) {
-		left, err := s.asker.ask(ctx, o.ID)
+		left, err := s.asker.ask(ctx, o.ID, o.Qty)
 		switch {
 		case errors.Is(err, errAsk): // it has to be asked for in earnest
 		case err != nil:
 			return Reservation{}, s.fail(call, o.ID, err)
-		case left < o.Qty:
+		default:
 			return Reservation{}, &StockError{Call: call, Stock: s.name, Order: o.ID, Left: left, Err: ErrSoldOut}
 		}
 	}

@@ -182,6 +182,10 @@ var mutants = []mutant{
 		"if units > o.units - o.refunded then", "if false then", inSegmented, "theLife|Rapid",
 	},
 	{
+		"a refund that is forgotten takes an order off the outbox", lua + "include/stock.lua",
+		"if string.sub(field, 1, 2) == 'o:' then", "if true then", inScripts, "Stock_whatIsForgotten",
+	},
+	{
 		"a delivery comes twice", lua + "stock_add.lua",
 		"if known then", "if false then", inExplore, "Stock_every",
 	},
@@ -207,7 +211,7 @@ var mutants = []mutant{
 	},
 	{
 		"sold out is told to an order that has its units", "segmented/ask.go",
-		"case list[0] < 0 || list[i+1] == 1:", "case list[0] < 0 || list[i+1] == 2:", inSegmented, "SoldOut_isNotTold",
+		"case list[1] < 0 || list[i+2] == 1:", "case list[1] < 0 || list[i+2] == 2:", inSegmented, "SoldOut_isNotTold",
 	},
 
 	// The core.

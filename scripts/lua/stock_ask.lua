@@ -6,8 +6,8 @@
 -- ARGV[1]  id of the stock
 -- ARGV[i]  each of the orders, from the second argument on
 --
--- returns  {units that are or may be free, and 1 or 0 for each order}: tentative
---          ones may, and if an order is past its end there may be any number,
+-- returns  {units that are free, units that may be, and 1 or 0 for each order}:
+--          tentative ones may be, and if an order is past its end any number,
 --          which is -1
 -- errors   NOSTOCK if the bucket is missing or another stock's
 -- twice    harmless: it only reads
@@ -19,12 +19,13 @@ if found[1] ~= ARGV[1] then
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local free = tonumber(found[2]) + tonumber(found[3])
+local free = tonumber(found[2])
+local may = free + tonumber(found[3])
 if redis.call('ZCOUNT', KEYS[3], '-inf', string.format('%.0f', now)) > 0 then
-  free = -1
+  may = -1
 end
-local answers = { free }
+local answers = { free, may }
 for i = 2, #ARGV do
-  answers[i] = redis.call('HEXISTS', KEYS[2], 'o:' .. ARGV[i])
+  answers[i + 1] = redis.call('HEXISTS', KEYS[2], 'o:' .. ARGV[i])
 end
 return answers

@@ -124,7 +124,9 @@ local function trim(most)
   for _, field in ipairs(due) do
     redis.call('ZREM', forget, field)
     redis.call('HDEL', orders, field)
-    redis.call('ZREM', expired, string.sub(field, 3))
+    if string.sub(field, 1, 2) == 'o:' then
+      redis.call('ZREM', expired, string.sub(field, 3))
+    end
   end
   return #due
 end
@@ -132,7 +134,7 @@ end
 -- answer is what every call on one order returns.
 local function answer(word, left, o, replayed)
   if not o then
-    return { word, left, now, '', 0, 0, 0, '', 0 }
+    return { word, left, now, '', 0, 0, 0, '', replayed and 1 or 0 }
   end
   return { word, left, now, o.state, o.units, o.refunded, o.at, o.buyer, replayed and 1 or 0 }
 end
