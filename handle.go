@@ -71,7 +71,7 @@ func (s *Session) Equip(t *core.Tools) error {
 	case s.closed.Load():
 		return ErrClosed
 	}
-	*t = core.Tools{Env: s.env, Prefix: s.options.Prefix, Timeout: s.options.Timeout, Closed: s.closed.Load}
+	*t = core.Tools{Env: s.env, Prefix: s.options.Prefix, Timeout: s.options.Timeout, Closed: s.ended}
 	return nil
 }
 

@@ -150,8 +150,10 @@ func (b Basket) sorted() ([]int, error) {
 			return fail(optionError("two lines are of stock %q", name))
 		}
 	}
-	if b.Window < 0 {
-		return fail(optionError("Window is %v", b.Window))
+	if b.Window != 0 {
+		if err := checkWindow(b.Window); err != nil {
+			return fail(err)
+		}
 	}
 	return lines, nil
 }

@@ -88,6 +88,7 @@ func TestBasket_badOnesAreRefusedAtTheDoor(t *testing.T) {
 		{ID: "b", Lines: []segmented.Line{{Qty: 1}}},
 		{ID: "b", Lines: []segmented.Line{{Stock: two}}},
 		{ID: "b", Window: -1, Lines: lines(one)},
+		{ID: "b", Window: 1000 * 1000 * time.Hour, Lines: lines(one)},
 	} {
 		_, err := b.Reserve(t.Context())
 		require.ErrorIs(t, err, holdfast.ErrOption, "%+v", b)

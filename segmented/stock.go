@@ -489,7 +489,7 @@ func (s *Stock) run(ctx context.Context, exec func(context.Context) rueidis.Redi
 	var last error
 	for tries := 0; ; tries++ {
 		switch {
-		case s.tools.Closed():
+		case s.closed():
 			return rueidis.RedisMessage{}, errors.Join(holdfast.ErrClosed, sent(unknown))
 		case bound.Err() != nil:
 			word := sent(unknown)
@@ -515,6 +515,15 @@ func (s *Stock) run(ctx context.Context, exec func(context.Context) rueidis.Redi
 			unknown = true
 		}
 		pause(bound, tries)
+	}
+}
+
+func (s *Stock) closed() bool {
+	select {
+	case <-s.tools.Closed:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -547,12 +556,13 @@ func pause(ctx context.Context, tries int) {
 
 // A waiter hears of what happens to the bucket.
 type waiter struct {
-	woken chan struct{}
-	end   func()
+	woken  chan struct{}
+	closed chan struct{} // with the session
+	end    func()
 }
 
 func (s *Stock) wait(c *config) *waiter {
-	w := &waiter{woken: make(chan struct{}, 1)}
+	w := &waiter{woken: make(chan struct{}, 1), closed: s.tools.Closed}
 	w.end = s.tools.Subscribe(c.channel, w)
 	return w
 }
@@ -571,12 +581,14 @@ func (w *waiter) stop() {
 	}
 }
 
-// sleep waits for news, at most for d; false if ctx ended.
+// sleep waits for news, at most for d, or for the session's end; false if ctx
+// ended.
 func (w *waiter) sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d + time.Millisecond)
 	defer t.Stop()
 	select {
 	case <-w.woken:
+	case <-w.closed:
 	case <-t.C:
 	case <-ctx.Done():
 		return false

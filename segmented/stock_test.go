@@ -1042,3 +1042,19 @@ func TestStock_itsKeysShareASlotAndNoCallCrossesSlots(t *testing.T) {
 	require.Len(t, slots, 1)
 	requireUnits(t, s, 9, 1, 0)
 }
+
+func TestWatch_endsWithTheSession(t *testing.T) {
+	hf := session(t, server.Addr())
+	s := openStock(t, hf, key(t))
+	require.NoError(t, s.Init(t.Context(), 1))
+	told, done := make(chan int64, 10), make(chan error, 1)
+	go func() { done <- s.Watch(context.Background(), func(free int64) { told <- free }) }()
+	<-told
+	require.NoError(t, hf.Close(t.Context()))
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, holdfast.ErrClosed)
+	case <-time.After(5 * time.Second):
+		t.Fatal("it watches on")
+	}
+}

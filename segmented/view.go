@@ -234,8 +234,9 @@ func (s *Stock) sweep(ctx context.Context, most int) (n, forgotten int, list []R
 
 // Watch calls tell with the number of units on sale: at once, and then whenever
 // there are none any more or some again. It waits for messages and does not poll;
-// what comes and goes between two looks is not told. It returns when ctx ends, or
-// with the first error that does not pass.
+// what comes and goes between two looks is not told. It returns when ctx ends, with
+// [holdfast.ErrClosed] when the session is closed, or with the first error that
+// does not pass.
 func (s *Stock) Watch(ctx context.Context, tell func(free int64)) error {
 	c, err := s.open(ctx)
 	if err != nil {

@@ -72,7 +72,7 @@ type Tools struct {
 	*Env
 	Prefix  string        // of every name
 	Timeout time.Duration // bounds each command
-	Closed  func() bool   // whether the session is closed
+	Closed  chan struct{} // closed with the session
 }
 
 // Settings are the options of a handle in the form in which scripts want them.
