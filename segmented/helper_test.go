@@ -2,9 +2,12 @@ package segmented_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,9 +59,20 @@ func newLock(t testing.TB, hf *holdfast.Session, name string, o segmented.Option
 	return lock
 }
 
-// key is a name of this test's own.
+var (
+	runs  atomic.Int64
+	named sync.Map // of testing.TB to the number of its run
+)
+
+// key is a name of this run of the test alone: with -count it runs again on the
+// same server, which has its stock still.
 func key(t testing.TB) string {
-	return strings.NewReplacer("/", "-", "{", "-", "}", "-").Replace(t.Name())
+	t.Helper()
+	run, known := named.LoadOrStore(t, runs.Add(1))
+	if !known {
+		t.Cleanup(func() { named.Delete(t) })
+	}
+	return fmt.Sprint(strings.NewReplacer("/", "-", "{", "-", "}", "-").Replace(t.Name()), "#", run)
 }
 
 // within returns a context that ends after d.

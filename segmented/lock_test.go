@@ -315,7 +315,7 @@ func TestLockKeys_aSegmentThatCannotBeHadCostsNothing(t *testing.T) {
 		require.Equal(t, t.Context(), ctx)
 		require.NoError(t, ctx.Err())
 		require.GreaterOrEqual(t, time.Since(began), 250*time.Millisecond)
-		require.Less(t, time.Since(began), 900*time.Millisecond, "Wait is for all of them together")
+		require.Less(t, time.Since(began), 1500*time.Millisecond, "Wait is for all of them together")
 		require.Len(t, srv.Keys(t, "app:*"), 1)
 		require.NoError(t, lease.Unlock(t.Context()))
 	}
@@ -532,7 +532,7 @@ func TestLockAny_takesEachSegmentOnceAndThenWaits(t *testing.T) {
 	_, _, _, err = brief.LockAny(t.Context())
 	require.ErrorIs(t, err, holdfast.ErrNotAcquired)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(began), 900*time.Millisecond)
+	require.Less(t, time.Since(began), 1500*time.Millisecond)
 	_, _, _, err = theirs.LockAny(within(t, 100*time.Millisecond))
 	require.ErrorIs(t, err, holdfast.ErrNotAcquired)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
