@@ -38,7 +38,7 @@ func session(t testing.TB, addr string, o ...holdfast.SessionOptions) *holdfast.
 
 func sessionOn(t testing.TB, client rueidis.Client, o ...holdfast.SessionOptions) *holdfast.Session {
 	t.Helper()
-	options := holdfast.SessionOptions{}
+	options := holdfast.SessionOptions{Timeout: 15 * time.Second} // for machines that are busy
 	if len(o) > 0 {
 		options = o[0]
 	}

@@ -136,7 +136,7 @@ func (s *Stock) Init(ctx context.Context, units int64) error {
 	var c *config
 	id := uuid.NewString()
 	for range 3 { // a bucket that may no longer be made needs another leave
-		m, err := s.run(ctx, func(ctx context.Context) rueidis.RedisResult {
+		m, err := s.run(ctx, holdfast.ErrUnknown, func(ctx context.Context) rueidis.RedisResult {
 			return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{
 				id, strconv.FormatInt(units, 10), "1", strconv.FormatInt(s.options.Limit, 10), core.Millis(initTime),
 			})
@@ -363,38 +363,30 @@ func (s *Stock) judge(call, order string, m rueidis.RedisMessage) (reply, error)
 
 // perform runs a script of a bucket that changes something.
 func (s *Stock) perform(ctx context.Context, script *scripts.Script, args []string) (rueidis.RedisMessage, error) {
-	return s.onBucket(ctx, func(ctx context.Context, c *config) rueidis.RedisResult {
+	return s.onBucket(ctx, holdfast.ErrUnknown, func(ctx context.Context, c *config) rueidis.RedisResult {
 		all := make([]string, 0, 4+len(args))
 		all = append(all, c.id, c.channel, s.tools.PublishWith(ctx), core.Millis(s.options.Remember))
 		return script.Exec(ctx, s.tools.Client, c.keys, append(all, args...))
 	})
 }
 
-// look runs a script of a bucket that only reads, so that no outcome is unknown.
+// look runs a script of a bucket that only reads, or does nothing that matters, so
+// that no outcome is unknown.
 func (s *Stock) look(ctx context.Context, script func(c *config) (s *scripts.Script, keys, args []string)) (rueidis.RedisMessage, error) {
-	m, err := s.onBucket(ctx, func(ctx context.Context, c *config) rueidis.RedisResult {
+	return s.onBucket(ctx, holdfast.ErrUnavailable, func(ctx context.Context, c *config) rueidis.RedisResult {
 		text, keys, args := script(c)
 		return text.Exec(ctx, s.tools.Client, keys, args)
 	})
-	if errors.Is(err, holdfast.ErrUnknown) {
-		err = &unavailable{err}
-	}
-	return m, err
 }
 
-// unavailable is an unknown outcome of a call that changes nothing.
-type unavailable struct{ error }
-
-func (u *unavailable) Is(target error) bool { return target == holdfast.ErrUnavailable }
-
 // onBucket runs a script on the bucket of the stock that is open.
-func (s *Stock) onBucket(ctx context.Context, exec func(context.Context, *config) rueidis.RedisResult) (rueidis.RedisMessage, error) {
+func (s *Stock) onBucket(ctx context.Context, unknown error, exec func(context.Context, *config) rueidis.RedisResult) (rueidis.RedisMessage, error) {
 	for again := false; ; again = true {
 		c, err := s.open(ctx)
 		if err != nil {
 			return rueidis.RedisMessage{}, err
 		}
-		m, err := s.run(ctx, func(ctx context.Context) rueidis.RedisResult { return exec(ctx, c) })
+		m, err := s.run(ctx, unknown, func(ctx context.Context) rueidis.RedisResult { return exec(ctx, c) })
 		if e, ok := redisError(err); !ok || !strings.HasPrefix(e.Error(), "NOSTOCK") {
 			return m, err
 		}
@@ -419,12 +411,9 @@ func (s *Stock) open(ctx context.Context) (*config, error) {
 	if c := s.config.Load(); c != nil {
 		return c, nil
 	}
-	m, err := s.run(ctx, func(ctx context.Context) rueidis.RedisResult {
+	m, err := s.run(ctx, holdfast.ErrUnavailable, func(ctx context.Context) rueidis.RedisResult {
 		return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{"", "-1", "0", "0", "0"})
 	})
-	if errors.Is(err, holdfast.ErrUnknown) { // the call itself was not sent
-		err = &unavailable{err}
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -471,7 +460,7 @@ func (s *Stock) key() string { return "holdfast_stock:{" + s.name + "}" }
 
 // count runs a script that returns a number.
 func (s *Stock) count(ctx context.Context, script *scripts.Script, keys []string, args ...string) (int64, error) {
-	m, err := s.run(ctx, func(ctx context.Context) rueidis.RedisResult {
+	m, err := s.run(ctx, holdfast.ErrUnknown, func(ctx context.Context) rueidis.RedisResult {
 		return script.Exec(ctx, s.tools.Client, keys, args)
 	})
 	if err != nil {
@@ -481,22 +470,21 @@ func (s *Stock) count(ctx context.Context, script *scripts.Script, keys []string
 }
 
 // run runs what may run twice until it is answered, within the session's Timeout
-// and ctx.
-func (s *Stock) run(ctx context.Context, exec func(context.Context) rueidis.RedisResult) (rueidis.RedisMessage, error) {
+// and ctx. The word for a command that may have been executed is unknown.
+func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Context) rueidis.RedisResult) (rueidis.RedisMessage, error) {
 	bound, cancel := context.WithTimeout(ctx, s.tools.Timeout)
 	defer cancel()
-	unknown := false
+	var sent error // unknown, once it may have been executed
 	var last error
 	for tries := 0; ; tries++ {
 		switch {
 		case s.closed():
-			return rueidis.RedisMessage{}, errors.Join(holdfast.ErrClosed, sent(unknown))
+			return rueidis.RedisMessage{}, errors.Join(holdfast.ErrClosed, sent)
 		case bound.Err() != nil:
-			word := sent(unknown)
-			if word == nil {
-				word = holdfast.ErrUnavailable
+			if sent == nil {
+				sent = holdfast.ErrUnavailable
 			}
-			return rueidis.RedisMessage{}, errors.Join(word, last, ctx.Err(), cause(ctx))
+			return rueidis.RedisMessage{}, errors.Join(sent, last, ctx.Err(), cause(ctx))
 		}
 		m, err := exec(bound).ToMessage()
 		if err == nil {
@@ -510,9 +498,9 @@ func (s *Stock) run(ctx context.Context, exec func(context.Context) rueidis.Redi
 		}
 		switch class {
 		case fault.Fatal:
-			return m, errors.Join(sent(unknown), last)
+			return m, errors.Join(sent, last)
 		case fault.Unknown:
-			unknown = true
+			sent = unknown
 		}
 		pause(bound, tries)
 	}
@@ -525,14 +513,6 @@ func (s *Stock) closed() bool {
 	default:
 		return false
 	}
-}
-
-// sent is the word for a command that may have been executed.
-func sent(unknown bool) error {
-	if unknown {
-		return holdfast.ErrUnknown
-	}
-	return nil
 }
 
 // cause is why ctx ended, if that says more than its error.

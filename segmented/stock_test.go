@@ -234,7 +234,9 @@ func TestInit_whatWasInterruptedIsFinished(t *testing.T) {
 			first := openStock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: 300 * time.Millisecond}), "shoe")
 			b.proxy.Answer(sha(t, b.Server, script), "-LOADING no\r\n", -1) // it never gets there
 			err := first.Init(t.Context(), 10)
-			require.ErrorIs(t, err, holdfast.ErrUnavailable)
+			if !errors.Is(err, holdfast.ErrUnknown) { // the last of its tries may have been cut off
+				require.ErrorIs(t, err, holdfast.ErrUnavailable)
+			}
 			second := openStock(t, session(t, b.Addr()), "shoe")
 			_, err = second.Reserve(t.Context(), segmented.Order{ID: "o", Qty: 1})
 			require.ErrorIs(t, err, segmented.ErrNotOpen)
@@ -398,7 +400,7 @@ func TestStock_everyLostReplyIsHarmless(t *testing.T) {
 
 func TestStock_anUnansweredCallIsUnknownOrUnavailable(t *testing.T) {
 	b := breakable(t)
-	s := openStock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: 200 * time.Millisecond}), "shoe")
+	s := openStock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: time.Second}), "shoe")
 	require.NoError(t, s.Init(t.Context(), 10))
 	reserve(t, s, "a", 1)
 
@@ -407,7 +409,7 @@ func TestStock_anUnansweredCallIsUnknownOrUnavailable(t *testing.T) {
 	_, err := s.Confirm(t.Context(), "a")
 	require.ErrorIs(t, err, holdfast.ErrUnknown)
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "it was not the caller's deadline")
-	require.Less(t, time.Since(began), 2*time.Second)
+	require.Less(t, time.Since(began), 5*time.Second)
 	hold.Release()
 	r, err := s.Confirm(within(t, 5*time.Second), "a")
 	require.NoError(t, err)
@@ -429,8 +431,10 @@ func TestStock_anUnansweredCallIsUnknownOrUnavailable(t *testing.T) {
 	require.ErrorIs(t, err, holdfast.ErrUnavailable)
 	require.NotErrorIs(t, err, holdfast.ErrUnknown)
 	require.ErrorContains(t, err, "LOADING")
-	_, err = s.View(t.Context())
+	_, err = s.View(within(t, 50*time.Millisecond))
 	require.ErrorIs(t, err, holdfast.ErrUnavailable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, holdfast.ErrUnknown, "it changes nothing")
 }
 
 func TestStock_aClosedSessionRefuses(t *testing.T) {

@@ -207,7 +207,7 @@ var mutants = []mutant{
 	},
 	{
 		"an unknown outcome is called unavailable", "segmented/stock.go",
-		"\t\t\tunknown = true\n", "\t\t\tunknown = false\n", inSegmented, "Unanswered",
+		"\t\t\tsent = unknown\n", "\t\t\tsent = nil\n", inSegmented, "Unanswered",
 	},
 	{
 		"sold out is told to an order that has its units", "segmented/ask.go",
