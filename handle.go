@@ -62,6 +62,19 @@ func (s *Session) Bind(k core.Kind, name string, o Options) (*Handle, error) {
 	return h, nil
 }
 
+// Equip gives a package of this module the tools for calls that are no lock's. It
+// is not for others: nobody else can name the type, and nil is [ErrOption].
+func (s *Session) Equip(t *core.Tools) error {
+	switch {
+	case s == nil || t == nil:
+		return fmt.Errorf("%w: the session is nil", ErrOption)
+	case s.closed.Load():
+		return ErrClosed
+	}
+	*t = core.Tools{Env: s.env, Prefix: s.options.Prefix, Timeout: s.options.Timeout, Closed: s.ended}
+	return nil
+}
+
 // open makes h the lock of that key.
 func (h *Handle) open(key string) {
 	h.key = key
@@ -283,7 +296,7 @@ func (h *Handle) failed(ctx context.Context, err, unknown error) error {
 	if errors.As(err, &f) {
 		err = f.Err
 	}
-	if errors.Is(err, ErrWrongType) {
+	if errors.Is(err, ErrWrongType) || errors.Is(err, ErrOption) {
 		return err
 	}
 	return errors.Join(word, err, ctx.Err())

@@ -29,6 +29,7 @@ type Session struct {
 	keeper  *lease.Keeper
 	events  events
 	closed  atomic.Bool
+	ended   chan struct{} // closed when Close begins
 
 	mu       sync.Mutex // guards renewers
 	renewers map[string]lease.Renewer
@@ -52,6 +53,7 @@ func New(client rueidis.Client, o SessionOptions) (*Session, error) {
 		id:       uuid.NewString(),
 		clock:    lease.NewClock(),
 		renewers: map[string]lease.Renewer{},
+		ended:    make(chan struct{}),
 	}
 	s.events.session = s
 	s.hub = pubsub.New(client, pubsub.Options{Family: pubsub.Family(o.Family)})
@@ -87,6 +89,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if s.closed.Swap(true) {
 		return nil
 	}
+	close(s.ended)
 	err := s.keeper.Close(ctx)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.Timeout)
 	defer cancel()

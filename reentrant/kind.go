@@ -19,7 +19,9 @@ import (
 const receiptLife = "60000"
 
 // kind is the reentrant lock kind.
-type kind struct{}
+type kind struct {
+	gate *core.Gate // nil: none
+}
 
 var _ core.Kind = kind{}
 
@@ -30,8 +32,8 @@ func (kind) Renewer(env *core.Env) lease.Renewer {
 	return core.NewRenewer(env, scripts.ReentrantRenew)
 }
 
-func (kind) Open(env *core.Env, key string, s *core.Settings) core.Lock {
-	l := &store{env: env, key: key, settings: s, channel: core.Prefixed("redisson_lock__channel", key)}
+func (k kind) Open(env *core.Env, key string, s *core.Settings) core.Lock {
+	l := &store{env: env, key: key, settings: s, gate: k.gate, channel: core.Prefixed("redisson_lock__channel", key)}
 	if s.Fencing {
 		l.counter = core.Prefixed("redisson_lock_token", key)
 	}
@@ -51,9 +53,13 @@ type store struct {
 	channel  string
 	counter  string // of tokens; with fencing
 	receipt  string // with receipts
+	gate     *core.Gate
 }
 
 func (s *store) Take(ctx context.Context, owner string, block int) (lease.Grant, error) {
+	if err := s.gate.Pass(ctx, s.env); err != nil {
+		return lease.Grant{}, err
+	}
 	if s.settings.Replicas > 0 {
 		return s.takeAcknowledged(ctx, owner, block)
 	}
@@ -180,6 +186,9 @@ func (s *store) Join(l lease.Listener) (stop func(), ok bool) {
 func (s *store) LongestSleep() time.Duration { return s.env.LongestSleep() }
 
 func (s *store) Info(ctx context.Context) (core.Info, error) {
+	if err := s.gate.Pass(ctx, s.env); err != nil {
+		return core.Info{}, err
+	}
 	reply, err := scripts.ReentrantInfo.Exec(ctx, s.env.Client, []string{s.key}, nil).ToArray()
 	if err != nil {
 		return core.Info{}, core.Fail(err)
@@ -204,6 +213,9 @@ func (s *store) Info(ctx context.Context) (core.Info, error) {
 }
 
 func (s *store) Force(ctx context.Context) (bool, error) {
+	if err := s.gate.Pass(ctx, s.env); err != nil {
+		return false, err
+	}
 	n, err := scripts.ReentrantForce.Exec(ctx, s.env.Client,
 		[]string{s.key}, []string{s.channel, s.env.PublishWith(ctx)}).AsInt64()
 	return n == 1, core.Fail(err)

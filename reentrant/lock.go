@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/core"
 )
 
 // A Lock is a handle of one re-entrant lock; it costs nothing in Redis. It may
@@ -26,7 +27,13 @@ var _ holdfast.Locker = (*Lock)(nil)
 // whose keys could lie in different slots of a cluster; [holdfast.ErrOption];
 // [holdfast.ErrClosed].
 func New(s *holdfast.Session, name string, o holdfast.Options) (*Lock, error) {
-	handle, err := s.Bind(kind{}, name, o)
+	return Gated(s, name, o, nil)
+}
+
+// Gated is [New] for the packages of this module that are made of such locks:
+// nobody else can make a gate.
+func Gated(s *holdfast.Session, name string, o holdfast.Options, gate *core.Gate) (*Lock, error) {
+	handle, err := s.Bind(kind{gate: gate}, name, o)
 	if err != nil {
 		return nil, err
 	}

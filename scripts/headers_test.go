@@ -36,18 +36,49 @@ var variables = map[string]*scripts.Script{
 	"rwlock_write_acquire":      scripts.RwlockWriteAcquire,
 	"rwlock_write_release":      scripts.RwlockWriteRelease,
 	"rwlock_write_withdraw":     scripts.RwlockWriteWithdraw,
+	"segmented_count":           scripts.SegmentedCount,
+	"stock_acknowledge":         scripts.StockAcknowledge,
+	"stock_add":                 scripts.StockAdd,
+	"stock_ask":                 scripts.StockAsk,
+	"stock_bucket":              scripts.StockBucket,
+	"stock_cancel":              scripts.StockCancel,
+	"stock_confirm":             scripts.StockConfirm,
+	"stock_extend":              scripts.StockExtend,
+	"stock_get":                 scripts.StockGet,
+	"stock_init":                scripts.StockInit,
+	"stock_open":                scripts.StockOpen,
+	"stock_refund":              scripts.StockRefund,
+	"stock_reserve":             scripts.StockReserve,
+	"stock_scan":                scripts.StockScan,
+	"stock_settle":              scripts.StockSettle,
+	"stock_sweep":               scripts.StockSweep,
+	"stock_view":                scripts.StockView,
 }
 
 // guard is the one file that is no script of its own.
 const guard = "fence_guard"
 
-// luaFiles are the texts of lua/*.lua by name.
+// luaFiles are the texts of lua/*.lua by name, with what they include.
 func luaFiles(t *testing.T) map[string]string {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join("lua", "*"))
+	paths, err := filepath.Glob(filepath.Join("lua", "*.*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
 	texts := map[string]string{}
+	included, err := filepath.Glob(filepath.Join("lua", "include", "*"))
+	require.NoError(t, err)
+	defer func() {
+		for _, path := range included {
+			piece, err := os.ReadFile(path)
+			require.NoError(t, err)
+			line, used := "-- include: "+strings.TrimSuffix(filepath.Base(path), ".lua")+"\n", false
+			for name, text := range texts {
+				used = used || strings.Contains(text, line)
+				texts[name] = strings.Replace(text, line, string(piece), 1)
+			}
+			require.True(t, used, "nobody includes %s", path)
+		}
+	}()
 	for _, path := range paths {
 		require.Equal(t, ".lua", filepath.Ext(path), path)
 		text, err := os.ReadFile(path)
@@ -142,8 +173,9 @@ var commands = map[string]int{
 	"PUBLISH": 0, "SPUBLISH": 0, "TIME": 0,
 	"DEL": all, "EXISTS": all,
 	"GET": 1, "SET": 1, "PTTL": 1, "PEXPIRE": 1,
-	"HSET": 1, "HMGET": 1, "HDEL": 1, "HEXISTS": 1, "HGETALL": 1, "HGET": 1, "HLEN": 1, "HSCAN": 1,
+	"HSET": 1, "HMGET": 1, "HDEL": 1, "HEXISTS": 1, "HGETALL": 1, "HGET": 1, "HINCRBY": 1, "HLEN": 1, "HSCAN": 1,
 	"SADD": 1, "SREM": 1, "SISMEMBER": 1, "ZADD": 1, "ZREM": 1, "ZREVRANGE": 1, "ZREMRANGEBYSCORE": 1,
+	"ZCARD": 1, "ZCOUNT": 1, "ZRANGE": 1, "ZRANGEBYSCORE": 1,
 	"RENAME": 2,
 }
 

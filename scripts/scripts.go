@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
+	"regexp"
 
 	"github.com/redis/rueidis"
 )
@@ -55,6 +56,41 @@ var (
 	RwlockInfo = load("rwlock_info")
 	// RwlockForce removes a read-write lock, whoever has it.
 	RwlockForce = load("rwlock_force")
+
+	// SegmentedCount records how many segments a striped lock has.
+	SegmentedCount = load("segmented_count")
+	// StockInit decides what a stock is.
+	StockInit = load("stock_init")
+	// StockBucket makes a bucket of a stock.
+	StockBucket = load("stock_bucket")
+	// StockOpen opens a stock.
+	StockOpen = load("stock_open")
+	// StockReserve takes units for an order, for a time.
+	StockReserve = load("stock_reserve")
+	// StockSettle makes a tentative order a reserved one.
+	StockSettle = load("stock_settle")
+	// StockConfirm sells the units of an order.
+	StockConfirm = load("stock_confirm")
+	// StockCancel gives the units of an order back.
+	StockCancel = load("stock_cancel")
+	// StockExtend gives an order more time.
+	StockExtend = load("stock_extend")
+	// StockRefund puts units of a sold order on sale again.
+	StockRefund = load("stock_refund")
+	// StockAdd puts more units on sale.
+	StockAdd = load("stock_add")
+	// StockGet reads an order.
+	StockGet = load("stock_get")
+	// StockAsk sees which of many orders are there.
+	StockAsk = load("stock_ask")
+	// StockView reads what a bucket has.
+	StockView = load("stock_view")
+	// StockSweep ends, forgets and lists orders.
+	StockSweep = load("stock_sweep")
+	// StockScan reads a part of all orders.
+	StockScan = load("stock_scan")
+	// StockAcknowledge takes expired orders off the list.
+	StockAcknowledge = load("stock_acknowledge")
 )
 
 // FenceGuard is the text that goes before a script that a fence guards; it is
@@ -132,8 +168,15 @@ func unknown(r rueidis.RedisResult) bool {
 	return ok && err.IsNoScript()
 }
 
+// include is the line for which a script has the text of lua/include/NAME.lua.
+var include = regexp.MustCompile(`(?m)^-- include: ([a-z_]+)\n`)
+
 // load reads a script; it panics if there is none, which is a mistake of ours.
-func load(name string) *Script { return New(name, read(name)) }
+func load(name string) *Script {
+	return New(name, include.ReplaceAllStringFunc(read(name), func(line string) string {
+		return read("include/" + include.FindStringSubmatch(line)[1])
+	}))
+}
 
 func read(name string) string {
 	text, err := files.ReadFile("lua/" + name + ".lua")

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/lease"
 	"github.com/holdfast-go/holdfast/pubsub"
 )
@@ -89,6 +91,14 @@ type Env struct {
 	combiners sync.Map // *combiner by *scripts.Batch
 }
 
+// Tools are what a package of this module needs for calls that are no lock's.
+type Tools struct {
+	*Env
+	Prefix  string        // of every name
+	Timeout time.Duration // bounds each command
+	Closed  chan struct{} // closed with the session
+}
+
 // Settings are the options of a handle in the form in which scripts want them.
 type Settings struct {
 	Lease          string // milliseconds
@@ -98,4 +108,32 @@ type Settings struct {
 	Replicas       int
 	ReplicaTimeout time.Duration
 	Renewer        lease.Renewer
+}
+
+// A Gate stands before locks whose taking depends on something else that has to
+// be so: it is passed once, and is open from then on.
+type Gate struct {
+	ask    func(ctx context.Context, env *Env) error
+	passed atomic.Bool
+}
+
+// NewGate returns a gate that opens when ask returns nil. Several may ask at once.
+func NewGate(ask func(ctx context.Context, env *Env) error) *Gate { return &Gate{ask: ask} }
+
+// Pass returns nil if the gate is open, or opens now. The error is a
+// [fault.Failure] which says that the lock was not asked for. A nil gate is open.
+func (g *Gate) Pass(ctx context.Context, env *Env) error {
+	if g == nil || g.passed.Load() {
+		return nil
+	}
+	err := g.ask(ctx, env)
+	if err == nil {
+		g.passed.Store(true)
+		return nil
+	}
+	if fault.ClassOf(err) == fault.Unknown {
+		// Whatever became of the question, the lock was not touched.
+		return &fault.Failure{Class: fault.NotExecuted, Err: err}
+	}
+	return err
 }

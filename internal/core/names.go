@@ -53,3 +53,22 @@ func Suffixed(name, suffix string) string {
 	}
 	return "{" + name + "}:" + suffix
 }
+
+// Slot is the slot of a cluster that key lies in. Clients of a single server use
+// it too: what is ordered by slots must have one order for all.
+func Slot(key string) uint16 {
+	if _, rest, ok := strings.Cut(key, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
+			key = tag
+		}
+	}
+	crc := uint16(0) // CRC-16/XMODEM
+	for i := range len(key) {
+		crc ^= uint16(key[i]) << 8
+		for range 8 {
+			carry := crc >> 15
+			crc = crc<<1 ^ carry*0x1021
+		}
+	}
+	return crc % 16384
+}

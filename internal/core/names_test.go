@@ -133,6 +133,7 @@ func TestSlot_isTheServers(t *testing.T) {
 		}
 		for _, key := range append(derived(c.name), c.name) {
 			require.Equal(t, s.Do(t, "CLUSTER", "KEYSLOT", key), strconv.Itoa(slot(key)), "%q", key)
+			require.EqualValues(t, slot(key), core.Slot(key), "%q", key)
 		}
 	}
 }

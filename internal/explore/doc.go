@@ -33,6 +33,9 @@
 // does when memory is full or a key is of another type. Tests of package scripts
 // do.
 //
+// [Stock] does the same for the scripts of a stock, which are compared with package
+// stockmodel.
+//
 // Another lock kind implements [Kind] and brings its scenarios; time, faults and
 // clients are the same for all. Servers are in the tests, because the library
 // does not import miniredis.

@@ -107,12 +107,13 @@ func (a Answer) String() string {
 // Contents are all keys of a server, by name.
 type Contents []Key
 
-// A Key is one key: a string, a hash, a set, or a sorted set of times.
+// A Key is one key: a string, a hash, a set, or a sorted set.
 type Key struct {
 	Name   string
-	Type   string        // set or zset; else it is a hash if it has fields
+	Type   string        // set; else it is a hash if it has fields
 	Text   string        // of a string
-	Fields []string      // of a hash "field=value", of a set "member", of a sorted set "member=tick"; sorted
+	Fields []string      // of a hash "field=value", of a set "member"; sorted
+	Scores []string      // of a sorted set "member=score"; sorted
 	Until  time.Duration // when it expires, since the beginning; 0: never
 }
 
@@ -133,7 +134,7 @@ func (c Contents) String() string {
 		if b.Len() > 0 {
 			b.WriteString("  ")
 		}
-		fmt.Fprintf(&b, "%s=%s{%s}", k.Name, k.Text, strings.Join(k.Fields, " "))
+		fmt.Fprintf(&b, "%s=%s{%s}", k.Name, k.Text, strings.Join(append(k.Fields, k.Scores...), " "))
 		switch {
 		case k.Until == 0:
 			b.WriteString(" for ever")

@@ -340,7 +340,7 @@ func (k Rwlock) Contents(l Ledger, now int) (c Contents) {
 	}
 	for i, end := range l.Words {
 		if end > 0 {
-			words = append(words, fmt.Sprintf("%s=%d", Owner{Client: uint8(i)}.Session(), end))
+			words = append(words, fmt.Sprintf("%s=%d", Owner{Client: uint8(i)}.Session(), micros(int(end))/1000))
 		}
 	}
 	if members := set(l.Waiting); members != nil {
@@ -350,7 +350,7 @@ func (k Rwlock) Contents(l Ledger, now int) (c Contents) {
 		c = append(c, Key{Name: turnKey, Type: "set", Fields: members, Until: ticks(l.TurnUntil)})
 	}
 	if words != nil {
-		c = append(c, Key{Name: wordsKey, Type: "zset", Fields: words, Until: ticks(l.WordsUntil)})
+		c = append(c, Key{Name: wordsKey, Scores: words, Until: ticks(l.WordsUntil)})
 	}
 	slices.SortFunc(c, func(a, b Key) int { return cmp.Compare(a.Name, b.Name) })
 	return c

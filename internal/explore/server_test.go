@@ -78,14 +78,14 @@ func (m *miniServer) fill(c explore.Contents, now time.Duration) error {
 			if _, err := m.redis.SetAdd(k.Name, k.Fields...); err != nil {
 				return err
 			}
-		case k.Type == "zset":
-			for _, f := range k.Fields {
-				name, at := cut(f)
-				n, err := strconv.Atoi(at)
-				if err != nil {
-					return err
+		case k.Scores != nil:
+			for _, s := range k.Scores {
+				member, text := cut(s)
+				score, err := strconv.ParseFloat(text, 64)
+				if err == nil {
+					_, err = m.redis.ZAdd(k.Name, score, member)
 				}
-				if _, err := m.redis.ZAdd(k.Name, score(n), name); err != nil {
+				if err != nil {
 					return err
 				}
 			}
@@ -120,12 +120,11 @@ func (m *miniServer) dump(now time.Duration) (c explore.Contents) {
 			k.Type = "set"
 			k.Fields, _ = m.redis.Members(name)
 		case "zset":
-			k.Type = "zset"
 			all, _ := m.redis.SortedSet(name)
-			for member, at := range all {
-				k.Fields = append(k.Fields, fmt.Sprintf("%s=%v", member, (at-score(0))/float64(explore.Tick.Milliseconds())))
+			for member, score := range all {
+				k.Scores = append(k.Scores, fmt.Sprintf("%s=%.0f", member, score))
 			}
-			slices.Sort(k.Fields)
+			slices.Sort(k.Scores)
 		default:
 			k.Text, _ = m.redis.Get(name)
 		}
@@ -137,9 +136,6 @@ func (m *miniServer) dump(now time.Duration) (c explore.Contents) {
 	m.holds = at(c, now)
 	return c
 }
-
-// score is a tick as a script sees it: the clock begins at one second.
-func score(tick int) float64 { return 1000 + float64(tick)*float64(explore.Tick.Milliseconds()) }
 
 // at is the name of contents at a time.
 func at(c explore.Contents, now time.Duration) string { return fmt.Sprint(now, c) }

@@ -9,6 +9,8 @@ var (
 	inPubsub    = []string{"./pubsub"}
 	inFence     = []string{"./fence"}
 	inCore      = []string{"./internal/core"}
+	inSegmented = []string{"./segmented"}
+	inExplore   = []string{"./internal/explore"}
 )
 
 // mutants are what the tests have to catch. A rule of the design that is not
@@ -78,6 +80,138 @@ var mutants = []mutant{
 	{
 		"a fence lets older tokens pass", lua + "fence_guard.lua",
 		"#token < #newest or (#token == #newest and token < newest)", "false", inFence, "",
+	},
+
+	// The striped lock.
+	{
+		"the number of segments is recorded anew", lua + "segmented_count.lua",
+		"if count then", "if false then", inSegmented, "Segments",
+	},
+	{
+		"another number of segments is let in", "segmented/lock.go",
+		"if recorded != strconv.Itoa(n) {", "if false {", inSegmented, "Segments",
+	},
+	{
+		"segments are taken in the order of their keys", "segmented/lock.go",
+		"slices.SortFunc(segments, func(a, b int) int { return cmp.Compare(l.rank[a], l.rank[b]) })", "slices.SortFunc(segments, func(a, b int) int { return 0 })", inSegmented, "LockKeys_takes",
+	},
+	{
+		"a striped lock that failed keeps its parts", "segmented/lock.go",
+		"_ = joint.Unlock(ctx)", "", inSegmented, "LockKeys_aSegment",
+	},
+	{
+		"a joint lease does not see its other parts' loss", "segmented/lock.go",
+		"segment.Lock(inner)", "segment.Lock(ctx)", inSegmented, "Joint",
+	},
+	{
+		"a grant too many is kept", "segmented/lock.go",
+		"_ = g.lease.Unlock(ctx)", "", inSegmented, "LockAny|LockKeys_callers",
+	},
+	{
+		"a key moves to another segment", "segmented/hash.go",
+		"\t\th *= 1099511628211", "\t\th *= 1099511628213", inSegmented, "Hash",
+	},
+
+	// The stock.
+	{
+		"an order takes what is not there", lua + "stock_reserve.lua",
+		"if free >= units then", "if true then", inExplore, "Stock_every",
+	},
+	{
+		"an order takes its units twice", lua + "stock_reserve.lua",
+		"local o = look(id)\nif o then", "local o = look(id)\nif false then", inExplore, "Stock_every",
+	},
+	{
+		"an order with another quantity is the same", lua + "stock_reserve.lua",
+		"o.units ~= units or ", "", inExplore, "Stock_every",
+	},
+	{
+		"sold out while reservations are over", lua + "stock_reserve.lua",
+		"local swept = sweep(most)", "local swept = 0", inExplore, "Stock_every",
+	},
+	{
+		"a buyer has no limit", lua + "stock_reserve.lua",
+		"if has + units > limit then", "if false then", inExplore, "Stock_every",
+	},
+	{
+		"sold out while a basket is undecided", lua + "stock_reserve.lua",
+		"free + tentative >= units", "false", inSegmented, "Basket",
+	},
+	{
+		"a script sweeps without bound", lua + "stock_reserve.lua",
+		"local most = 100", "local most = 1000", inScripts, "Stock",
+	},
+	{
+		"a payment after the end counts", lua + "include/stock.lua",
+		"if o and live(o) and o.at <= now then", "if false then", inExplore, "Stock_every",
+	},
+	{
+		"units that come back are lost", lua + "include/stock.lua",
+		"  restock(o.units, undecided)\nend", "end", inExplore, "Stock_every",
+	},
+	{
+		"nobody is told that units came back", lua + "include/stock.lua",
+		"plain(units)) == units or undecided then", "plain(units)) < 0 then", inSegmented, "Watch|Basket_aDecision",
+	},
+	{
+		"an expired order does not reach the outbox", lua + "include/stock.lua",
+		"redis.call('ZADD', expired, plain(now), o.id)", "local _ = 0", inSegmented, "Expired|Rapid",
+	},
+	{
+		"a confirm needs memory", lua + "stock_confirm.lua",
+		"redis.call('ZREM', ends, o.id)\n", "", inSegmented, "fullMemory",
+	},
+	{
+		"a confirm sells what was cancelled", lua + "stock_confirm.lua",
+		"elseif o.state == 'x' then", "elseif false then", inExplore, "Stock_every",
+	},
+	{
+		"a cancel gives back what is sold", lua + "stock_cancel.lua",
+		"elseif o.state == 's' then", "elseif false then", inExplore, "Stock_every",
+	},
+	{
+		"a cancel does not stop a late reservation", lua + "stock_cancel.lua",
+		"write({ id", "local _ = ({ id", inExplore, "Stock_every",
+	},
+	{
+		"a refund is made twice", lua + "stock_refund.lua",
+		"if known then", "if false then", inExplore, "Stock_every",
+	},
+	{
+		"a refund of more than was sold", lua + "stock_refund.lua",
+		"if units > o.units - o.refunded then", "if false then", inSegmented, "theLife|Rapid",
+	},
+	{
+		"a refund that is forgotten takes an order off the outbox", lua + "include/stock.lua",
+		"if string.sub(field, 1, 2) == 'o:' then", "if true then", inScripts, "Stock_whatIsForgotten",
+	},
+	{
+		"a delivery comes twice", lua + "stock_add.lua",
+		"if known then", "if false then", inExplore, "Stock_every",
+	},
+	{
+		"a lost bucket is made anew by a late copy", lua + "stock_bucket.lua",
+		"if tonumber(time[1]) * 1000 > tonumber(ARGV[4]) then", "if false then", inScripts, "StockBucket",
+	},
+	{
+		"a stock is loaded twice", lua + "stock_bucket.lua",
+		"if id then", "if false then", inScripts, "StockBucket",
+	},
+	{
+		"a bucket of another stock is used", lua + "include/stock.lua",
+		"if found[1] ~= ARGV[1] then", "if not found[1] then", inScripts, "Stock_of",
+	},
+	{
+		"a basket keeps what it has when a line fails", "segmented/basket.go",
+		"for _, i := range lines[:n+1] {", "for _, i := range lines[n+1:] {", inSegmented, "Basket_getsAll",
+	},
+	{
+		"an unknown outcome is called unavailable", "segmented/stock.go",
+		"\t\t\tsent = unknown\n", "\t\t\tsent = nil\n", inSegmented, "Unanswered",
+	},
+	{
+		"sold out is told to an order that has its units", "segmented/ask.go",
+		"case list[1] < 0 || list[i+2] == 1:", "case list[1] < 0 || list[i+2] == 2:", inSegmented, "SoldOut_isNotTold",
 	},
 
 	// The core.

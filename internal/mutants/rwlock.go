@@ -1,9 +1,6 @@
 package main
 
-var (
-	inRwlock  = []string{"./rwlock"}
-	inExplore = []string{"./internal/explore"}
-)
+var inRwlock = []string{"./rwlock"}
 
 // rwMutants are those of the read-write lock.
 var rwMutants = []mutant{

@@ -1,0 +1,212 @@
+package segmented_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/redistest"
+	"github.com/holdfast-go/holdfast/segmented"
+)
+
+// operations is how many operations the storms have; HOLDFAST_STOCK_OPS=100000
+// takes minutes.
+func operations(t testing.TB) int {
+	t.Helper()
+	n := 6000
+	if text := os.Getenv("HOLDFAST_STOCK_OPS"); text != "" {
+		var err error
+		n, err = strconv.Atoi(text)
+		require.NoError(t, err)
+	}
+	return n
+}
+
+// stormBuyer buys in a process of its own, until it is killed.
+func stormBuyer() {
+	s := childStock()
+	random := rand.New(rand.NewPCG(uint64(os.Getpid()), 2))
+	redistest.Say("buys")
+	for i := 0; ; i++ {
+		id := fmt.Sprint("p", os.Getpid(), "-", i)
+		r, err := s.Reserve(context.Background(), segmented.Order{ID: id, Buyer: fmt.Sprint("b", i%7), Qty: 1, Window: 300 * time.Millisecond})
+		if err == nil && random.IntN(2) == 0 {
+			_, _ = s.Confirm(context.Background(), r.Order.ID)
+		}
+	}
+}
+
+// Everything at once: calls at random by several processes, replies that are lost,
+// buyers that are killed, repeats and late copies, sweepers, and viewers who sum
+// up at every moment.
+func TestStorm(t *testing.T) {
+	for _, limit := range []int64{0, 5} {
+		t.Run(fmt.Sprint("limit=", limit), func(t *testing.T) { storm(t, limit) })
+	}
+}
+
+func storm(t *testing.T, limit int64) {
+	b := breakable(t)
+	o := segmented.StockOptions{Limit: limit, Window: 50 * time.Millisecond}
+	direct := openStock(t, session(t, b.Addr()), "shoe", o)
+	require.NoError(t, direct.Init(t.Context(), 50))
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed ", seed)
+	const callers = 8
+	var stocks []*segmented.Stock // of callers and two sweepers, each another process
+	for range callers + 2 {
+		stocks = append(stocks, openStock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: time.Second}), "shoe", o))
+	}
+	b.proxy.DropReplies(0.01, rand.New(rand.NewPCG(seed, 0)))
+
+	stop := make(chan struct{})
+	var beside sync.WaitGroup
+	var views atomic.Int64
+	every := func(d time.Duration, f func()) {
+		beside.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(d):
+					f()
+				}
+			}
+		})
+	}
+	viewer := openStock(t, session(t, b.Addr()), "shoe", o)
+	every(0, func() {
+		v, err := viewer.View(context.Background())
+		if err != nil || v.Unaccounted() != 0 || v.Free < 0 || v.Reserved < 0 || v.Sold < 0 || v.Tentative < 0 {
+			t.Errorf("%+v %v", v, err)
+		}
+		views.Add(1)
+	})
+	for _, sweeper := range stocks[callers:] {
+		every(20*time.Millisecond, func() { _, _ = sweeper.Sweep(context.Background()) })
+	}
+	every(400*time.Millisecond, func() {
+		child := redistest.Child(t, "storm buyer", "ADDR="+b.proxy.Addr(), "NAME=shoe")
+		child.Line("buys", 10*time.Second)
+		time.Sleep(50 * time.Millisecond)
+		child.Kill()
+	})
+
+	// What the callers were told: each order's last word.
+	var mu sync.Mutex
+	sold := map[string]int64{} // confirmed, less refunds
+	var delivered, undelivered int64
+	var wg sync.WaitGroup
+	ops := operations(t)
+	known := []error{
+		segmented.ErrSoldOut, segmented.ErrLimit, segmented.ErrExpired, segmented.ErrConflict, segmented.ErrState, segmented.ErrUnknownOrder,
+		holdfast.ErrUnknown, holdfast.ErrUnavailable,
+	}
+	for c := range callers {
+		s := stocks[c]
+		r := rand.New(rand.NewPCG(uint64(c), seed))
+		wg.Go(func() {
+			for n := range ops / callers {
+				ctx, cancel := context.Background(), context.CancelFunc(func() {})
+				if r.IntN(20) == 0 {
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(2000))*time.Microsecond)
+				}
+				// Recent orders of all callers: repeats, late copies, other people's.
+				id := fmt.Sprint(max(0, n-r.IntN(4)), "-", r.IntN(callers))
+				qty := int64(1 + len(id)%2)
+				buyer := fmt.Sprint("b", len(id)%3, id[0])
+				var err error
+				switch r.IntN(12) {
+				case 0, 1, 2, 3:
+					_, err = s.Reserve(ctx, segmented.Order{ID: id, Buyer: buyer, Qty: qty, Window: time.Duration(1+r.IntN(60)) * time.Millisecond})
+				case 4, 5, 6:
+					var res segmented.Reservation
+					if res, err = s.Confirm(ctx, id); err == nil {
+						mu.Lock()
+						if _, ok := sold[id]; !ok {
+							sold[id] = res.Order.Qty
+						}
+						mu.Unlock()
+					}
+				case 7:
+					_, err = s.Cancel(ctx, id)
+				case 8:
+					_, err = s.Extend(ctx, id, 30*time.Millisecond)
+				case 9, 10:
+					_, err = s.Refund(ctx, segmented.Refund{ID: "f" + id, Order: id, Qty: 1})
+				default:
+					if r.IntN(8) == 0 {
+						d := fmt.Sprint("d", c, "-", n)
+						err = s.Add(ctx, segmented.Delivery{ID: d, Qty: 3})
+						mu.Lock()
+						switch {
+						case err == nil:
+							delivered += 3
+						case errors.Is(err, holdfast.ErrUnknown):
+							undelivered += 3
+						}
+						mu.Unlock()
+					} else {
+						_, err = s.Get(ctx, id)
+					}
+				}
+				cancel()
+				if err != nil && !slicesContainsError(known, err) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	beside.Wait()
+	b.proxy.DropReplies(0, nil)
+	t.Logf("%d views summed up", views.Load())
+
+	// All is quiet: what is not sold is on sale.
+	time.Sleep(400 * time.Millisecond)
+	_, err := direct.Sweep(t.Context())
+	require.NoError(t, err)
+	v, err := direct.View(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, v.Unaccounted())
+	require.Zero(t, v.Reserved+v.Tentative)
+	require.GreaterOrEqual(t, v.Added, 50+delivered)
+	require.LessOrEqual(t, v.Added, 50+delivered+undelivered)
+	var sum int64
+	for r, err := range direct.Orders(t.Context()) {
+		require.NoError(t, err)
+		if r.State == segmented.Sold {
+			sum += r.Order.Qty - r.Refunded
+			delete(sold, r.Order.ID)
+		}
+	}
+	require.Equal(t, v.Sold, sum, "units sold are those of the orders")
+	require.Empty(t, sold, "who was told that it is sold, has it")
+	// And with buyers enough all of it is sold.
+	for i := int64(0); i < v.Free; i++ {
+		_, err := direct.Reserve(t.Context(), segmented.Order{ID: fmt.Sprint("rest", i), Buyer: fmt.Sprint("rest", i), Qty: 1, Window: time.Minute})
+		require.NoError(t, err)
+	}
+	_, err = direct.Reserve(t.Context(), segmented.Order{ID: "last", Buyer: "last", Qty: 1})
+	require.ErrorIs(t, err, segmented.ErrSoldOut)
+}
+
+func slicesContainsError(list []error, err error) bool {
+	for _, e := range list {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
