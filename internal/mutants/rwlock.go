@@ -124,7 +124,7 @@ var rwMutants = []mutant{
 	},
 	{
 		"rwlock: nobody hears that a writer does not wait any longer", "internal/lease/shared.go",
-		"				err := store.Withdraw(ctx)\n", "				err := error(nil)\n", inLease, "",
+		"				err := store.Withdraw(ctx)\n", "				_ = store\n				err := error(nil)\n", inLease, "",
 	},
 	{
 		"rwlock: who comes later joins readers that are in", "internal/lease/shared.go",
