@@ -247,7 +247,7 @@ func TestFault_anAclUserNeedsNoMoreThanTheDocumentedLine(t *testing.T) {
 	require.NoError(t, <-done)
 	_, err = a.Reader().ForceUnlock(context.Background())
 	require.NoError(t, err)
-	require.NotContains(t, srv.Do(t, "ACL", "LOG"), "reason command")
+	require.NotContains(t, srv.Do(t, "ACL", "LOG"), "context lua")
 
 	srv.Do(t, "ACL", "SETUSER", "lock", "-evalsha", "-eval")
 	_, _, err = a.Reader().Lock(within(t, 5*time.Second))

@@ -242,7 +242,8 @@ func (s *readers) Release(ctx context.Context, owner string, _ time.Duration) (l
 }
 
 // tidy looks in the background whether those are alive that owner left behind. While
-// one of them is of this session there is no need: it will leave too.
+// one of them is of this session there is no need: it will leave too, or is taken out
+// after its loss.
 func (s *readers) tidy(owner string, left []candidate) {
 	session := owner[:strings.LastIndexByte(owner, ':')+1]
 	for _, c := range left {

@@ -62,6 +62,16 @@ func (k *Keeper) condemn(s Store, owner string, at time.Duration) {
 	k.arm(at, k.clock.Now())
 }
 
+// sweepOnce has owner, whose lease is over at at, released then, one time. The mutex
+// is held.
+func (k *Keeper) sweepOnce(s Store, owner string, at time.Duration) {
+	if k.closed {
+		return
+	}
+	heap.Push(&k.dead.waiting, condemnedOwner{store: s, owner: owner, since: at, due: at, step: len(sweeps) - 1})
+	k.arm(at, k.clock.Now())
+}
+
 // sweep begins what is due of the sweeps. The mutex is held.
 func (k *Keeper) sweep(now time.Duration) {
 	for len(k.dead.waiting) > 0 && k.dead.waiting[0].due <= now && k.dead.now < maxSweeps {

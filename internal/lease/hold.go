@@ -63,6 +63,7 @@ type Tenure struct {
 	failures int32         // failed renewals in a row
 	index    int32         // in the keeper's heap, -1 outside
 	tainted  bool          // a copy of the acquire may still arrive
+	swept    bool          // its owner is looked for once more after its loss
 	due      bool
 	renewing bool
 	suspect  bool // a release was announced that this process did not send

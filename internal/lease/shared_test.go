@@ -196,7 +196,7 @@ func TestMaxHoldOfASharedLockEndsAllThatEnteredTogether(t *testing.T) {
 		<-b.ctx.Done()
 		require.Equal(t, fault.MaxHold, a.reason())
 		require.Equal(t, fault.MaxHold, b.reason())
-		require.Empty(t, w.sent("release"), "the store lets go at the end of the lease")
+		require.Empty(t, w.sent("release"), "not before the end of the lease")
 	})
 }
 
@@ -547,4 +547,24 @@ func TestAWithdrawalThatFailsIsSentAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The others of a shared lock keep it alive, and in it the owner of a hold that was lost:
+// it is taken out once its lease is over, since nobody will unlock it.
+func TestALostSharedOwnerIsTakenOutOnce(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		r := w.shared("a", terms(3*time.Second, func(t *Terms) { t.MaxHold = time.Second }))
+		w.occupy("a", 500*ms)
+		one, two := p.begin(context.Background(), r, false), p.begin(context.Background(), r, false)
+		a, b := <-one, <-two
+		<-a.ctx.Done()
+		<-b.ctx.Done()
+		w.forget()
+		time.Sleep(5 * time.Minute)
+		sent := w.sent("release")
+		require.Len(t, sent, 1)
+		require.Equal(t, a.Owner(), sent[0].owner)
+		require.GreaterOrEqual(t, sent[0].at, a.tenure.deadline, "not before its time is over")
+	})
 }

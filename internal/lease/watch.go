@@ -536,6 +536,10 @@ func (k *Keeper) vacate(h *Hold) (stop func()) {
 		// protected as long as if there had been no doubt.
 		k.condemn(t.store, t.owner, t.deadline)
 		t.tainted = false
+	} else if h.request.Shared && h.loss.Reason != fault.Closed && !t.swept {
+		// Others keep the lock alive, and this owner in it.
+		t.swept = true
+		k.sweepOnce(t.store, t.owner, t.deadline)
 	}
 	if h.request.Shared {
 		return k.settleQueue(q)

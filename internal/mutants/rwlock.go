@@ -162,4 +162,8 @@ var rwMutants = []mutant{
 		"rwlock: late copies of a downgrade are not looked for", "internal/lease/convert.go",
 		"tainted: doubt}", "tainted: doubt && false}", inLease, "",
 	},
+	{
+		"rwlock: a reader that was lost stays in the lock", "internal/lease/watch.go",
+		"		k.sweepOnce(t.store, t.owner, t.deadline)\n", "", inLease, "",
+	},
 }
