@@ -195,7 +195,7 @@ func (o Options) withDefaults(k core.Kind) (Options, error) {
 	if o.Grace == 0 {
 		o.Grace = 2 * o.Lease
 	}
-	if o.Handoff == 0 {
+	if o.Handoff == 0 && k.Uses()&core.Shared == 0 {
 		o.Handoff = defaultHandoff
 	}
 	o.Handoff = max(o.Handoff, 0)

@@ -200,6 +200,38 @@ func TestMaxHoldOfASharedLockEndsAllThatEnteredTogether(t *testing.T) {
 	})
 }
 
+// A shared tenure is not handed over: the head asks at the same time, and would have two
+// holds, of which nobody knew one.
+func TestASharedTenureIsNotHandedOver(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		plain, other := w.shared("a", terms(30*time.Second, handoff(64))), w.shared("a", terms(20*time.Second, fixed))
+		w.occupy("a", 100*ms)
+		ctx, cancel := context.WithCancel(context.Background())
+		first := p.begin(context.Background(), plain, false)
+		between := p.begin(ctx, other, false) // not let in with it, so the queue is the same for the next
+		a := <-first
+		require.NoError(t, a.err)
+		next := p.begin(context.Background(), plain, false)
+		cancel()
+		require.Error(t, (<-between).err)
+		w.plan(func(c cmd, p *plan) {
+			if c.op == "take" {
+				p.before = 2 * ms // it is under way when the other is unlocked, and granted
+			}
+		})
+		time.Sleep(ms)
+		require.NoError(t, a.unlock())
+		b := <-next
+		require.NoError(t, b.err)
+		require.False(t, b.r.Handoff)
+		require.NotEqual(t, a.Owner(), b.Owner())
+		require.Equal(t, 1, p.Stats().Held)
+		require.NoError(t, b.unlock())
+		require.Zero(t, p.Stats().Held)
+	})
+}
+
 // A caller that leaves at the moment of the grant takes nothing from the others.
 func TestASharedGrantWhoseCallerHasLeftIsTheOthers(t *testing.T) {
 	for _, others := range []int{0, 2} {

@@ -238,6 +238,9 @@ func (k *Keeper) heir(h *Hold, now time.Duration) *waiter {
 	if len(h.turn) > 0 { // a count that is under way would reach the next owner
 		return nil
 	}
+	if h.request.Shared { // the head may have an attempt under way, and would pass others
+		return nil
+	}
 	if first := k.queues[w.request.First]; first != nil && first.length > 0 {
 		return nil
 	}

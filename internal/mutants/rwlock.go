@@ -166,4 +166,8 @@ var rwMutants = []mutant{
 		"rwlock: a reader that was lost stays in the lock", "internal/lease/watch.go",
 		"		k.sweepOnce(t.store, t.owner, t.deadline)\n", "", inLease, "",
 	},
+	{
+		"rwlock: a shared tenure is handed over", "internal/lease/unlock.go",
+		"	if h.request.Shared { // the head may have", "	if false { // the head may have", inLease, "",
+	},
 }
