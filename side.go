@@ -21,9 +21,16 @@ func (h *Handle) LockUnder(ctx context.Context, outer *Lease, once bool) (contex
 		return ctx, nil, h.err
 	}
 	s := h.session
+	if err := h.options.within(&outer.lock.options); err != nil {
+		return ctx, nil, h.wrap("lock", err)
+	}
+	if !outer.hold.Part() {
+		return ctx, nil, h.wrap("lock", &LostError{Kind: outer.lock.kind.Name(), Name: outer.lock.key, Reason: ReasonExpired, At: time.Now()})
+	}
 	request := h.request
 	// A queue of its own: those in the lock's queue wait for outer.
 	request.ID.Kind += " under " + outer.Owner()
+	request.Part = true
 	request.Store = h.lock.(core.Part).Under(outer.Owner())
 	r, err := s.keeper.Acquire(ctx, &request, once || h.options.Wait < 0)
 	if err != nil {

@@ -148,12 +148,10 @@ func (s *store) releasing(w *words, owner string, keep time.Duration, publish st
 	return scripts.ReentrantReleaseReceiptBatch, scripts.Call{Keys: w[:2], Args: w[2:8]}
 }
 
+// Succeeds: WAIT wants a connection of its own.
+func (s *store) Succeeds() bool { return s.settings.Replicas == 0 }
+
 func (s *store) Succeed(ctx context.Context, owner, next string, block int) (out lease.Succession) {
-	if s.settings.Replicas > 0 { // WAIT wants a connection of its own
-		out.Farewell, out.FarewellErr = s.Release(ctx, owner, 0)
-		out.Grant, out.GrantErr = s.Take(ctx, next, block)
-		return out
-	}
 	publish := s.env.PublishWith(ctx)
 	var space [2]words
 	release, first := s.releasing(&space[0], owner, 0, publish)

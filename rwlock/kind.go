@@ -174,7 +174,7 @@ func (s *readers) Under(owner string) core.Lock {
 }
 
 func (s *readers) Take(ctx context.Context, owner string, _ int) (lease.Grant, error) {
-	return s.acknowledged(ctx, owner, "0", "0")
+	return s.acknowledged(ctx, owner, "0", "1") // the turn is for those that wait
 }
 
 func (s *readers) TakeOrWait(ctx context.Context, owner string, _, behind int) (lease.Grant, error) {
@@ -282,6 +282,7 @@ type candidate struct {
 // candidatesOf are those of owner, holds, … that can be judged. Their keys are bounded.
 func candidatesOf(pairs []rueidis.RedisMessage) (all []candidate) {
 	keys := 0
+	all = []candidate{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		owner, err := pairs[i].ToString()
 		holds, err2 := pairs[i+1].AsInt64()
@@ -353,10 +354,13 @@ func (s *writers) acknowledged(ctx context.Context, owner string, block int, wor
 func (s *writers) take(ctx context.Context, c rueidis.CoreClient, owner string, block int, word time.Duration) (lease.Grant, error) {
 	for round := 1; ; round++ {
 		grant, left, err := s.ask(ctx, c, owner, block, word)
-		if err != nil || grant.Taken || len(left) == 0 {
+		if err != nil || grant.Taken || left == nil {
 			return grant, err
 		}
-		gone, soonest, err := s.prune(ctx, left)
+		gone, soonest := int64(0), time.Duration(-1)
+		if len(left) > 0 {
+			gone, soonest, err = s.prune(ctx, left)
+		}
 		switch {
 		case err == nil && (gone > 0 || soonest == nobody) && round < mostRounds && ctx.Err() == nil:
 			continue
@@ -370,7 +374,8 @@ func (s *writers) take(ctx context.Context, c rueidis.CoreClient, owner string, 
 	}
 }
 
-// ask asks once. If readers have the lock, left are some of them.
+// ask asks once. If readers have the lock, left are those of them that can be judged;
+// else it is nil.
 func (s *writers) ask(ctx context.Context, c rueidis.CoreClient, owner string, block int, word time.Duration) (grant lease.Grant, left []candidate, err error) {
 	tokens := "0"
 	if s.settings.Fencing {
@@ -440,8 +445,9 @@ func (s *writers) Convert(ctx context.Context, owner string) (lease.Verdict, err
 	}
 	// One key each: the hold's first, since nobody may be a reader without it. Alone it
 	// means nothing, and ends with its lease.
-	set := s.env.Client.B().Set().Key(hold).Value("1").PxMilliseconds(s.lease()).Build()
-	if err := s.env.Client.Do(ctx, set).Error(); err != nil {
+	// Nx: a late copy is not to shorten a lease.
+	set := s.env.Client.B().Set().Key(hold).Value("1").Nx().PxMilliseconds(s.lease()).Build()
+	if err := s.env.Client.Do(ctx, set).Error(); err != nil && !rueidis.IsRedisNil(err) {
 		return lease.Gone, core.Fail(err)
 	}
 	return core.Verdict(scripts.RwlockDowngrade.Exec(ctx, s.env.Client, []string{s.key}, args).ToMessage())

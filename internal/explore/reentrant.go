@@ -107,7 +107,7 @@ func (k Reentrant) Step(b Books, now int, c Command) (Books, Answer) {
 		switch {
 		case k.Retention < 0 || b.Token > 0 && b.Kept == 0:
 			b.Kept = 0 // for ever
-		case b.Token == 0 || leads || (clock-b.Token)*64 > uint64(k.Retention)*uint64(Tick/time.Microsecond):
+		case b.Token == 0 || leads || clock/k.part() != b.Token/k.part():
 			b.Kept = int8(now + k.Retention)
 		}
 		b.Token = token + uint64(block) - 1
@@ -146,6 +146,9 @@ func (k Reentrant) Step(b Books, now int, c Command) (Books, Answer) {
 	}
 	return b, Answer{Verdict: Mine}
 }
+
+// part is a 64th of the retention, in microseconds.
+func (k Reentrant) part() uint64 { return uint64(k.Retention) * uint64(Tick/time.Microsecond) / 64 }
 
 // micros is the server's clock.
 func micros(now int) uint64 { return 1e6 + uint64(now)*uint64(Tick/time.Microsecond) }

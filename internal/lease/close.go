@@ -18,25 +18,13 @@ func (k *Keeper) Close(ctx context.Context) error {
 		return nil
 	}
 	k.closing = true
-	var stops []func()
-	for _, q := range k.queues {
-		for q.first != nil {
-			w := q.first
-			k.refuse(w, fault.ErrClosed)
-			w.signal()
-		}
-		if stop := k.settleQueue(q); stop != nil {
-			stops = append(stops, stop)
-		}
-	}
 	k.mu.Unlock()
-	for _, stop := range stops {
-		stop()
-	}
+	k.refuseAll(false)
 
 	// Sweeps go on for minutes, and nobody has a right to what they look for.
 	_ = k.idle(ctx, func() bool { return k.held == 0 && k.running == k.dead.now })
 	k.until.Store(int64(k.clock.Now() + k.config.Timeout))
+	k.refuseAll(true)
 	remained := k.endAll()
 	// Every command is over by then; what follows an answer takes no time.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.config.Timeout+lastWords)
@@ -55,6 +43,30 @@ func (k *Keeper) Close(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return nil
+}
+
+// refuseAll refuses all callers that wait, and with parts also those that want a
+// part of what this process holds.
+func (k *Keeper) refuseAll(parts bool) {
+	var stops []func()
+	k.mu.Lock()
+	for _, q := range k.queues {
+		for w := q.first; w != nil; {
+			next := w.next
+			if parts || !w.request.Part {
+				k.refuse(w, fault.ErrClosed)
+				w.signal()
+			}
+			w = next
+		}
+		if stop := k.settleQueue(q); stop != nil {
+			stops = append(stops, stop)
+		}
+	}
+	k.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
 }
 
 // lastWords is how much later than its commands Close may end.

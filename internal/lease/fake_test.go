@@ -315,6 +315,8 @@ func (s *store) Release(ctx context.Context, owner string, keep time.Duration) (
 // A pair is a store that releases and takes in one round trip.
 type pair struct{ *store }
 
+func (pair) Succeeds() bool { return true }
+
 func (s pair) Succeed(ctx context.Context, owner, next string, block int) Succession {
 	var grantErr error
 	lease := max(s.terms.Lease, s.terms.MinHold)

@@ -74,6 +74,7 @@ type Request struct {
 
 	Shared bool // many may hold it
 	First  ID   // while callers wait there, this lock is not handed over
+	Part   bool // of what this process holds: it may be taken while Close waits for holders
 }
 
 // A Result is how an Acquire ended.
@@ -154,6 +155,7 @@ type queue struct {
 	parting   *Tenure       // the last one released, while lookAt and notBefore are because of it
 	humbleAt  time.Duration // when to let others go first although nobody listens
 	quiet     time.Duration // no stall is reported before
+	freed     time.Duration // when this process last let go of the lock for certain
 	err       error         // why word is failed
 	failures  int32         // failed attempts in a row
 	wins      int32         // grants in a row, with no refusal between
@@ -296,7 +298,7 @@ func (k *Keeper) enqueue(w *waiter) (join bool, err error) {
 	listening := r.Store.Listening() // not under the mutex
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.closing {
+	if k.closing && (!r.Part || k.until.Load() > 0) {
 		return false, fault.ErrClosed
 	}
 	q := k.queues[r.ID]
@@ -733,8 +735,8 @@ func (k *Keeper) leave(w *waiter, ctxEnded bool) error {
 		k.giveUp(w)
 	}
 	said, why := q.word, q.err
-	if q.tenure != nil || said == silence && q.attempt == nil {
-		said = taken // by this process, which has it or had it a moment ago
+	if q.tenure != nil || said == silence && q.attempt == nil && w.began <= q.freed {
+		said = taken // by this process, which has it or had it when w began
 	}
 	q.wakeHead()
 	stop := k.settleQueue(q)

@@ -50,6 +50,9 @@ type Store interface {
 // A Successor is a Store that can release a lock and ask for it anew in one round
 // trip.
 type Successor interface {
+	// Succeeds reports whether it can, as it is set up.
+	Succeeds() bool
+
 	// Succeed is Release for owner, and behind it Take for next, one after the other,
 	// so that others may come in between. Each has an answer of its own.
 	Succeed(ctx context.Context, owner, next string, block int) Succession

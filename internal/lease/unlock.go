@@ -126,7 +126,7 @@ func (k *Keeper) giveBack(h *Hold, p *parting) error {
 // process waits for its own message, or long enough for it to have come, and after a
 // series of wins for a little longer. The head is to be woken. The mutex is held.
 func (k *Keeper) letOthers(q *queue, now time.Duration) {
-	q.tenure, q.word = nil, silence
+	q.tenure, q.word, q.freed = nil, silence, 1<<62
 	q.echoes++
 	q.woken, q.parting = false, nil
 	q.lookAt, q.notBefore = now+max(2*k.trip, 200*time.Microsecond), 0
@@ -153,7 +153,7 @@ func (q *queue) successor(now time.Duration) *waiter {
 	if !q.alone || w == nil || w.once || now >= q.humbleAt {
 		return nil
 	}
-	if _, ok := w.request.Store.(Successor); !ok {
+	if s, ok := w.request.Store.(Successor); !ok || !s.Succeeds() {
 		return nil
 	}
 	return w
@@ -235,7 +235,7 @@ func (k *Keeper) heir(h *Hold, now time.Duration) *waiter {
 		*w.request.Terms != *terms, k.closing:
 		return nil
 	}
-	if len(h.turn) > 0 { // a count that is under way would reach the next owner
+	if h.parts || len(h.turn) > 0 { // a count that is under way would reach the next owner
 		return nil
 	}
 	if h.request.Shared { // the head may have an attempt under way, and would pass others
@@ -312,6 +312,7 @@ func (k *Keeper) farewell(p *parting, sent, now time.Duration, answer Farewell, 
 		k.sawTrip(now - sent)
 	}
 	if over {
+		q.freed = now
 		if t.tainted {
 			k.condemn(t.store, t.owner, now)
 		}

@@ -394,7 +394,8 @@ func (k *Keeper) sendBatch(l *lane, now time.Duration) {
 func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.Duration) {
 	ctx := newCall(context.Background(), bound)
 	sent := k.clock.Now()
-	outcomes := l.id.renewer.Renew(ctx, locks)
+	renewer := l.id.renewer
+	outcomes := renewer.Renew(ctx, locks)
 	ctx.stop()
 	now := k.clock.Now()
 
@@ -404,11 +405,13 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 	k.mu.Lock()
 	again := l.retryAt(tenures, now)
 	l.senders--
-	for i, t := range tenures {
-		t.renewing = false
+	for _, t := range tenures { // before the lane may go with its last tenure
 		if !t.terms.Fixed {
 			l.sending--
 		}
+	}
+	for i, t := range tenures {
+		t.renewing = false
 		o := outcomes[i]
 		if o.Err == nil && o.Verdict == Mine {
 			renewed++
@@ -453,7 +456,7 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 	k.rearm(now)
 	k.mu.Unlock()
 	if k.config.Events.Renewed != nil {
-		k.config.Events.Renewed(len(locks), renewed, now-sent, failure, l.id.renewer)
+		k.config.Events.Renewed(len(locks), renewed, now-sent, failure, renewer)
 	}
 	k.tellLost(lost)
 	k.finished()
@@ -544,7 +547,7 @@ func (k *Keeper) vacate(h *Hold) (stop func()) {
 	if h.request.Shared {
 		return k.settleQueue(q)
 	}
-	q.tenure, q.word = nil, silence
+	q.tenure, q.word, q.freed = nil, silence, k.clock.Now()
 	if t.failures > 0 {
 		q.word, q.err = failed, t.failure
 	}

@@ -18,7 +18,7 @@
 --          last one plus 1 and the server's time in microseconds, so that tokens
 --          rise also when the counter was lost; re-entry mints none; a counter
 --          found without a TTL keeps none, since it is Redisson's; another one gets
---          a fresh retention when a 64th of it has passed
+--          a fresh retention with the first token of each 64th of it
 
 local left = redis.call('PTTL', KEYS[1])
 local mine = false
@@ -47,18 +47,19 @@ local block = tonumber(ARGV[3])
 local first = string.format('%.0f', now)
 local upto = block == 1 and first or string.format('%.0f', now + block - 1)
 local last = redis.call('SET', KEYS[2], upto, 'KEEPTTL', 'GET')
-local age = 1 / 0
+local fresh = true
 if last then
   local before = tonumber(last)
   if not before or before >= 9007199254740991 or #last > 16 or string.find(last, '%D') then
     redis.call('SET', KEYS[2], last, 'KEEPTTL')
     return redis.error_reply('WRONGTYPE the token counter is no number below 2^53')
   end
-  age = now - before
+  local part = ARGV[4] * 1000 / 64
+  fresh = math.floor(before / part) ~= math.floor(now / part)
   if before >= now then
     -- No block is reserved then: tokens that run ahead of the clock could be minted
     -- again after the counter was lost.
-    block, age = 1, 1 / 0
+    block, fresh = 1, true
     first = string.format('%.0f', before + 1)
     upto = first
     redis.call('SET', KEYS[2], upto, 'KEEPTTL')
@@ -66,7 +67,7 @@ if last then
 end
 if ARGV[4] == '-1' then
   redis.call('SET', KEYS[2], upto)
-elseif not last or age * 64 > ARGV[4] * 1000 and redis.call('PTTL', KEYS[2]) ~= -1 then
+elseif not last or fresh and redis.call('PTTL', KEYS[2]) ~= -1 then
   redis.call('PEXPIRE', KEYS[2], ARGV[4])
 end
 

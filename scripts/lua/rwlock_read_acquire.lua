@@ -80,7 +80,8 @@ elseif hold < lease then
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
 end
 if ARGV[7] == '0' and ARGV[3] == '' then
-  redis.call('SREM', KEYS[4], ARGV[4])
-  redis.call('SREM', KEYS[5], ARGV[4])
+  -- By pcall: the lock is taken whatever those keys are.
+  redis.pcall('SREM', KEYS[4], ARGV[4])
+  redis.pcall('SREM', KEYS[5], ARGV[4])
 end
 return -2

@@ -116,5 +116,5 @@ if upto then
     redis.call('SET', KEYS[4], upto, 'PX', ARGV[6])
   end
 end
-redis.call('ZREM', KEYS[2], ARGV[3])
+redis.pcall('ZREM', KEYS[2], ARGV[3]) -- the lock is taken whatever that key is
 return { 1, token, block }

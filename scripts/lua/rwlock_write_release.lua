@@ -10,6 +10,7 @@
 -- ARGV[2]  channel of release messages
 -- ARGV[3]  PUBLISH, SPUBLISH, or BOTH
 -- ARGV[4]  how long the lock is to stay taken, milliseconds; 0 not at all
+--          while reads of the writer's own are left it stays taken by them alone
 -- ARGV[5]  how long the turn of the readers lasts, milliseconds
 --
 -- returns  1 released; 0 nobody has the lock; -1 another owner has it
@@ -20,7 +21,7 @@
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
   return -redis.call('EXISTS', KEYS[1])
 end
-if ARGV[4] ~= '0' then
+if ARGV[4] ~= '0' and redis.call('HLEN', KEYS[1]) <= 1 then
   redis.call('HSET', KEYS[1], ARGV[1] .. ':released', 1)
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 else
