@@ -26,6 +26,14 @@ type Client interface {
 	Close()
 }
 
+// A ReadLocker is a Client that has read-write locks, too.
+type ReadLocker interface {
+	Client
+	// Reader returns a new handle of the read side of the lock of that name, which is
+	// also its key.
+	Reader(name string) (Locker, error)
+}
+
 // Env is what an implementation is given.
 type Env struct {
 	Addr string
@@ -82,7 +90,7 @@ type Impl struct {
 var Impls = []Impl{
 	{
 		Name: "holdfast", Role: Ours, Open: openHoldfast(holdfastConfig{}),
-		About: "Holdfast's `reentrant` with every default. Waiters are woken by the message of the release; goroutines of one process hand the lock over, at most 64 times or 5 ms in a row.",
+		About: "Holdfast's `reentrant` with every default. Waiters are woken by the message of the release; goroutines of one process hand the lock over, at most 64 times or 5 ms in a row. Where many read it is the read side of `rwlock`.",
 	},
 	{
 		Name: "holdfast-cancellable", Role: Ours, Open: openHoldfast(holdfastConfig{cancellable: true}),
@@ -112,6 +120,10 @@ var Impls = []Impl{
 	{
 		Name: "limit-grant", Role: Limit, Open: openGrant,
 		About: "A bare directed grant: the script of the releaser writes the next owner, round robin, and publishes to that process alone. It needs to know who is next, which no lock here does.",
+	},
+	{
+		Name: "limit-reader", Role: Limit, Open: openBareReaders,
+		About: "Holdfast's own scripts for readers as bare EVALSHA through the same client, as limit-hash.",
 	},
 	{
 		Name: "limit-batch", Role: Limit, Open: openBatch,
@@ -160,7 +172,7 @@ var Impls = []Impl{
 	},
 	{
 		Name: "redisson-protocol", Role: Peer, Open: openRedisson,
-		About: "The protocol of Redisson's RLock, written anew on rueidis: its scripts, its unlock latch, one subscription for each process and lock, a watchdog in batches of 100. Not Redisson: the JVM's costs are missing.",
+		About: "The protocol of Redisson's RLock, written anew on rueidis: its scripts, its unlock latch, one subscription for each process and lock, a watchdog in batches of 100; where many read those of the read side of its RReadWriteLock. Not Redisson: the JVM's costs are missing.",
 	},
 	{
 		Name: "etcd", Role: Peer, Server: "etcd", Open: openEtcd,

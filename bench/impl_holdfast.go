@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/reentrant"
+	"github.com/holdfast-go/holdfast/rwlock"
 )
 
 type holdfastConfig struct {
@@ -18,6 +19,7 @@ type holdfastClient struct {
 	redis   rueidis.Client
 	session *holdfast.Session
 	lock    *reentrant.Lock
+	options holdfast.Options
 	config  holdfastConfig
 }
 
@@ -41,7 +43,7 @@ func openHoldfast(config holdfastConfig) func(Env) (Client, error) {
 			client.Close()
 			return nil, err
 		}
-		return &holdfastClient{client, session, lock, config}, nil
+		return &holdfastClient{client, session, lock, o, config}, nil
 	}
 }
 
@@ -53,12 +55,20 @@ func (c *holdfastClient) Locker(name string) Locker {
 	return l
 }
 
+func (c *holdfastClient) Reader(name string) (Locker, error) {
+	lock, err := rwlock.New(c.session, name, rwlock.Options{Options: c.options})
+	if err != nil {
+		return nil, err
+	}
+	return holdfastLocker{lock.Reader()}, nil
+}
+
 func (c *holdfastClient) Close() {
 	_ = c.session.Close(context.Background())
 	c.redis.Close()
 }
 
-type holdfastLocker struct{ lock *reentrant.Lock }
+type holdfastLocker struct{ lock holdfast.Locker }
 
 func (l holdfastLocker) Lock(ctx context.Context) (Hold, error) {
 	_, lease, err := l.lock.Lock(ctx)

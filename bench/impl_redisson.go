@@ -69,6 +69,7 @@ type redissonClient struct {
 	mu      sync.Mutex // guards what follows; the hooks take it, so no command is sent under it
 	threads int64
 	held    map[*redissonLocker]struct{}
+	reading map[*redissonReader]struct{}
 	waits   map[string]*redissonWait // by channel
 	pending map[string]int           // confirmations to come, by channel
 }
@@ -88,20 +89,26 @@ func openRedisson(e Env) (Client, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &redissonClient{
 		redis: rc, id: uuid.NewString(), lease: e.lease(), stop: stop, done: make(chan struct{}),
-		held: map[*redissonLocker]struct{}{}, waits: map[string]*redissonWait{}, pending: map[string]int{},
+		held: map[*redissonLocker]struct{}{}, reading: map[*redissonReader]struct{}{},
+		waits: map[string]*redissonWait{}, pending: map[string]int{},
 	}
 	go c.watch(ctx)
 	return c, nil
 }
 
 func (c *redissonClient) Locker(name string) Locker {
+	return &redissonLocker{
+		client: c, name: name, owner: c.thread(),
+		channel: "redisson_lock__channel:{" + name + "}", millis: strconv.FormatInt(c.lease.Milliseconds(), 10),
+	}
+}
+
+// thread returns the owner of a new thread.
+func (c *redissonClient) thread() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.threads++
-	return &redissonLocker{
-		client: c, name: name, owner: c.id + ":" + strconv.FormatInt(c.threads, 10),
-		channel: "redisson_lock__channel:{" + name + "}", millis: strconv.FormatInt(c.lease.Milliseconds(), 10),
-	}
+	return c.id + ":" + strconv.FormatInt(c.threads, 10)
 }
 
 func (c *redissonClient) Close() {
@@ -120,31 +127,37 @@ type redissonLocker struct {
 }
 
 func (l *redissonLocker) Lock(ctx context.Context) (Hold, error) {
-	c := l.client
+	if err := l.client.take(ctx, l, l.channel); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// redissonTry is a lock that is asked for.
+type redissonTry interface {
+	try(ctx context.Context) (taken bool, left time.Duration, err error)
+}
+
+// take asks for a lock until it is taken, and listens meanwhile.
+func (c *redissonClient) take(ctx context.Context, l redissonTry, channel string) error {
 	taken, _, err := l.try(ctx)
+	if err != nil || taken {
+		return err
+	}
+	w, err := c.subscribe(channel)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if taken {
-		return l, nil
-	}
-	w, err := c.subscribe(l.channel)
-	if err != nil {
-		return nil, err
-	}
-	defer c.unsubscribe(l.channel)
+	defer c.unsubscribe(channel)
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 	for {
 		taken, left, err := l.try(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if taken {
-			return l, nil
+		if err != nil || taken {
+			return err
 		}
 		t := time.NewTimer(left)
 		select {
@@ -152,7 +165,7 @@ func (l *redissonLocker) Lock(ctx context.Context) (Hold, error) {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 		t.Stop()
 	}
@@ -174,17 +187,26 @@ func (l *redissonLocker) Unlock(ctx context.Context) error {
 	c.mu.Lock()
 	delete(c.held, l)
 	c.mu.Unlock()
-	id := uuid.New()
-	latch := "redisson_unlock_latch:{" + l.name + "}:" + uuidHex(id)
+	latch := latchKey(l.name)
 	n, err := redissonRelease.Exec(ctx, c.redis, []string{l.name, l.channel, latch},
 		[]string{"0", l.millis, l.owner, "PUBLISH", latchLife}).AsInt64()
 	if rueidis.IsRedisNil(err) || err == nil && n != 1 {
 		return errGone
 	}
 	if err == nil {
-		go c.redis.Do(context.WithoutCancel(ctx), c.redis.B().Del().Key(latch).Build()) // fire and forget
+		c.forget(ctx, latch)
 	}
 	return err
+}
+
+// latchKey is where the outcome of a new request to unlock is remembered.
+func latchKey(name string) string {
+	return "redisson_unlock_latch:{" + name + "}:" + uuidHex(uuid.New())
+}
+
+// forget deletes a latch, and does not wait for it.
+func (c *redissonClient) forget(ctx context.Context, latch string) {
+	go c.redis.Do(context.WithoutCancel(ctx), c.redis.B().Del().Key(latch).Build())
 }
 
 func uuidHex(id uuid.UUID) string {
@@ -245,11 +267,20 @@ func (c *redissonClient) subscribed(s rueidis.PubSubSubscription) {
 	}
 }
 
-// message lets one waiter go: one thread of each process tries after a release.
+// message lets one waiter go: one thread of each process tries after a release. After
+// a writer, whose message is 1, all of them do.
 func (c *redissonClient) message(m rueidis.PubSubMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w := c.waits[m.Channel]; w != nil {
+	w := c.waits[m.Channel]
+	if w == nil {
+		return
+	}
+	permits := 1
+	if m.Message == "1" {
+		permits = w.waiters
+	}
+	for range permits {
 		select {
 		case w.permits <- struct{}{}:
 		default: // more permits than there are waiters
@@ -265,6 +296,7 @@ func (c *redissonClient) watch(ctx context.Context) {
 		select {
 		case <-t.C:
 			c.renew(ctx)
+			c.renewReaders(ctx)
 		case <-ctx.Done():
 			return
 		}

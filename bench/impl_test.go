@@ -4,14 +4,18 @@ import (
 	"context"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/bench"
+	"github.com/holdfast-go/holdfast/rwlock"
 )
 
 // A benchmark of a lock that excludes nobody is worth nothing.
@@ -52,7 +56,7 @@ func TestImpls_exclude(t *testing.T) {
 }
 
 func TestBareLimits_refuseWhatIsTaken(t *testing.T) {
-	for _, name := range []string{"limit-hash", "limit-string", "limit-batch"} {
+	for _, name := range []string{"limit-hash", "limit-string", "limit-batch", "limit-reader"} {
 		impl, ok := bench.Find(name)
 		require.True(t, ok)
 		lab := bench.NewLab(t, impl)
@@ -84,6 +88,140 @@ func TestGrant_goesRound(t *testing.T) {
 	}
 }
 
+// The writer is Holdfast's own: all readers here keep the format that both libraries
+// understand.
+func TestReaders_keepWritersOut(t *testing.T) {
+	for _, name := range bench.Readers.Impls {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			impl, _ := bench.Find(name)
+			lab := bench.NewLab(t, impl)
+			ctx := within(t, time.Minute)
+			writer := writerOf(t, lab, "one")
+			one, other := lab.Open(t, bench.Env{}), lab.Open(t, bench.Env{})
+			lockers := []bench.Locker{reader(t, one, "one"), reader(t, one, "one"), reader(t, other, "one")}
+			var holds []bench.Hold
+			for _, l := range lockers {
+				hold, err := l.Lock(ctx)
+				require.NoError(t, err)
+				holds = append(holds, hold)
+			}
+			require.Equal(t, "4", lab.Redis(t, "HLEN", "one"), "the mode, and an owner each")
+			for _, hold := range holds {
+				_, _, err := writer.TryLock(ctx)
+				require.ErrorIs(t, err, holdfast.ErrNotAcquired)
+				require.NoError(t, hold.Unlock(ctx))
+			}
+			require.Equal(t, "0", lab.Redis(t, "EXISTS", "one"))
+
+			_, lease, err := writer.TryLock(ctx)
+			require.NoError(t, err)
+			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			defer cancel()
+			_, err = lockers[0].Lock(short)
+			require.Error(t, err, "readers are kept out, too")
+			if impl.Role == bench.Limit { // it does not wait
+				require.NoError(t, lease.Unlock(ctx))
+				return
+			}
+			var wg sync.WaitGroup
+			began := time.Now()
+			for _, l := range lockers {
+				wg.Go(func() {
+					if err := bench.Pairs(ctx, l, 1); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			time.Sleep(200 * time.Millisecond) // they wait
+			require.NoError(t, lease.Unlock(ctx))
+			wg.Wait()
+			require.Less(t, time.Since(began), 10*time.Second, "woken, not run out of the writer's lease")
+			require.Equal(t, "0", lab.Redis(t, "EXISTS", "one"))
+		})
+	}
+}
+
+// writerOf returns Holdfast's write side of a lock in lab's server.
+func writerOf(t *testing.T, lab *bench.Lab, name string) *rwlock.Writer {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{lab.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	session, err := holdfast.New(client, holdfast.SessionOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = session.Close(ctx) // a test that failed may hold the lock
+	})
+	lock, err := rwlock.New(session, name, rwlock.Options{})
+	require.NoError(t, err)
+	return lock.Writer()
+}
+
+func TestReaders_areRenewed(t *testing.T) {
+	for _, name := range []string{"holdfast", "redisson-protocol"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			impl, _ := bench.Find(name)
+			lab := bench.NewLab(t, impl)
+			ctx := within(t, time.Minute)
+			client := lab.Open(t, bench.Env{Lease: 1500 * time.Millisecond})
+			var holds []bench.Hold
+			for _, lock := range []string{"one", "one", "two"} {
+				hold, err := reader(t, client, lock).Lock(ctx)
+				require.NoError(t, err)
+				holds = append(holds, hold)
+			}
+			time.Sleep(2500 * time.Millisecond)
+			require.Equal(t, "3", lab.Redis(t, "HLEN", "one"))
+			require.Equal(t, "2", lab.Redis(t, "HLEN", "two"))
+			require.Equal(t, "5", lab.Redis(t, "DBSIZE"), "two locks, and a key of each hold")
+			for _, hold := range holds {
+				require.NoError(t, hold.Unlock(ctx))
+			}
+		})
+	}
+}
+
+// A release of Redisson's reader gives the lock the life of the longest hold that is
+// left, and takes the lock away if there is none.
+func TestRedissonReader_looksAtEveryHold(t *testing.T) {
+	impl, _ := bench.Find("redisson-protocol")
+	lab := bench.NewLab(t, impl)
+	ctx := within(t, time.Minute)
+	lock := reader(t, lab.Open(t, bench.Env{Lease: time.Minute}), "one")
+	for _, test := range []struct {
+		owner  string
+		hold   int // with a key of its own
+		before string
+		want   bool // the lock is there afterwards
+	}{
+		{"long", 2, "300000", true},
+		{"dead", 0, "300000", false},
+	} {
+		hold, err := lock.Lock(ctx)
+		require.NoError(t, err)
+		lab.Redis(t, "HSET", "one", test.owner, "2")
+		if test.hold > 0 {
+			lab.Redis(t, "SET", "{one}:"+test.owner+":rwlock_timeout:"+strconv.Itoa(test.hold), "1", "PX", "200000")
+		}
+		lab.Redis(t, "PEXPIRE", "one", test.before)
+		require.NoError(t, hold.Unlock(ctx))
+		left, err := strconv.Atoi(lab.Redis(t, "PTTL", "one"))
+		require.NoError(t, err)
+		if test.want {
+			require.InDelta(t, 200_000, left, 20_000)
+			require.Equal(t, "2", lab.Redis(t, "HLEN", "one"))
+		} else {
+			require.Equal(t, -2, left)
+		}
+		lab.Redis(t, "FLUSHALL")
+		require.Error(t, hold.Unlock(ctx), "it is gone")
+	}
+}
+
 func TestWire_countsWhatAClientSends(t *testing.T) {
 	for _, name := range []string{"limit-hash", "limit-string", "redislock", "redsync-goredis", "redsync-rueidis", "rueidislock-1key"} {
 		impl, _ := bench.Find(name)
@@ -94,6 +232,26 @@ func TestWire_countsWhatAClientSends(t *testing.T) {
 		before := lab.Wire.Commands()
 		require.NoError(t, bench.Pairs(ctx, lock, 100))
 		require.EqualValues(t, 200, lab.Wire.Commands()-before, name)
+	}
+}
+
+func TestWire_countsReaders(t *testing.T) {
+	for name, each := range map[string]int64{"holdfast": 2, "limit-reader": 2, "redisson-protocol": 3} {
+		impl, _ := bench.Find(name)
+		lab := bench.NewLab(t, impl)
+		ctx := context.Background()
+		others, client := lab.Open(t, bench.Env{}), lab.Open(t, bench.Env{})
+		for range 10 {
+			hold, err := reader(t, others, "one").Lock(ctx)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = hold.Unlock(ctx) }) // before the client's Close, which waits for it
+		}
+		lock := reader(t, client, "one")
+		require.NoError(t, bench.Pairs(ctx, lock, 10))
+		time.Sleep(50 * time.Millisecond) // the last one's latch is deleted in the background
+		before := lab.Wire.Commands()
+		require.NoError(t, bench.Pairs(ctx, lock, 100))
+		require.Eventually(t, func() bool { return lab.Wire.Commands()-before == 100*each }, 5*time.Second, time.Millisecond, name)
 	}
 }
 
@@ -116,6 +274,11 @@ func TestNames_areWhatBenchstatReads(t *testing.T) {
 			require.Contains(t, names, impl)
 		}
 	}
+	var cells []string
+	for _, c := range bench.Readers.Cells() {
+		cells = append(cells, c.String())
+	}
+	require.Contains(t, cells, "Readers/impl=holdfast/beside=1000")
 }
 
 func TestImpls_areAllMeasured(t *testing.T) {

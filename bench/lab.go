@@ -135,5 +135,11 @@ func Pairs(ctx context.Context, l Locker, times int) error {
 	return nil
 }
 
+// Redis asks a Redis or Valkey server, past the client that is measured.
+func (l *Lab) Redis(tb testing.TB, command ...string) string {
+	tb.Helper()
+	return l.server.(redisServer).Do(tb, command...)
+}
+
 // Addr is where the server is.
 func (l *Lab) Addr() string { return l.server.Addr() }

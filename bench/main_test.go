@@ -20,6 +20,8 @@ func TestMain(m *testing.M) {
 	switch redistest.Role() {
 	case ringRole:
 		ring()
+	case crowdRole:
+		crowd()
 	case holderRole:
 		holder()
 	default:

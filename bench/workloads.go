@@ -54,6 +54,11 @@ var (
 			"redislock", "redislock-1ms", "rueidislock", "rueidislock-1key", "redisson-protocol", "etcd",
 		},
 	}
+	// Readers takes and gives back a read lock beside others that read all the time.
+	Readers = Workload{
+		Name: "Readers", Param: "beside", Values: []int{10, 1000},
+		Impls: []string{"holdfast", "limit-reader", "redisson-protocol"},
+	}
 	// Waiters wait for a lock that another process holds.
 	Waiters = Workload{
 		Name: "Waiters", Param: "waiters", Values: []int{1000},
@@ -72,7 +77,7 @@ var (
 		},
 	}
 	// Workloads are all of them, in the order of the report.
-	Workloads = []Workload{Uncontended, Distinct, Contended, Handoff, Waiters, Held}
+	Workloads = []Workload{Uncontended, Distinct, Contended, Handoff, Readers, Waiters, Held}
 )
 
 // Has reports whether impl is measured with that value.

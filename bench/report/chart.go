@@ -62,8 +62,8 @@ func (r *Run) Charts(dir string) (map[string]string, error) {
 }
 
 // chart draws a workload: lines over its parameter if that has more than two
-// values, or else a row for each implementation at the first value. nil if nothing
-// was measured.
+// values, or else a row for each implementation at one value. nil if nothing was
+// measured.
 func (r *Run) chart(s section) (*plot.Plot, font.Length, error) {
 	p := plot.New()
 	p.BackgroundColor = color.White
@@ -74,10 +74,10 @@ func (r *Run) chart(s section) (*plot.Plot, font.Length, error) {
 		}
 		return p, 13 * vg.Centimeter, err
 	}
-	impls := r.ranked(s.workload, s.workload.Values[0], s.chart)
+	impls := r.ranked(s.workload, s.charted(), s.chart)
 	// A logarithmic axis cannot show 0, nor what was not measured.
 	impls = slices.DeleteFunc(impls, func(i bench.Impl) bool {
-		return !(r.stat(s.workload.Name, i.Name, s.workload.Values[0], s.chart.unit).low > 0)
+		return !(r.stat(s.workload.Name, i.Name, s.charted(), s.chart.unit).low > 0)
 	})
 	if len(impls) == 0 {
 		return nil, 0, nil
@@ -86,11 +86,19 @@ func (r *Run) chart(s section) (*plot.Plot, font.Length, error) {
 	return p, font.Length(len(impls))*0.75*vg.Centimeter + 2.5*vg.Centimeter, err
 }
 
+// charted is the value whose rows are drawn.
+func (s section) charted() int {
+	if s.chartAt != 0 {
+		return s.chartAt
+	}
+	return s.workload.Values[0]
+}
+
 // rows draws a point with its range for each implementation, the best on top.
 func (r *Run) rows(p *plot.Plot, s section, impls []bench.Impl) error {
 	slices.SortStableFunc(impls, func(x, y bench.Impl) int { // the axis goes upwards
-		a := r.stat(s.workload.Name, x.Name, s.workload.Values[0], s.chart.unit).median
-		b := r.stat(s.workload.Name, y.Name, s.workload.Values[0], s.chart.unit).median
+		a := r.stat(s.workload.Name, x.Name, s.charted(), s.chart.unit).median
+		b := r.stat(s.workload.Name, y.Name, s.charted(), s.chart.unit).median
 		if s.chart.better(b, a) {
 			return -1
 		}
@@ -99,7 +107,7 @@ func (r *Run) rows(p *plot.Plot, s section, impls []bench.Impl) error {
 	labels := make([]string, len(impls))
 	for i, impl := range impls {
 		labels[i] = impl.Name
-		v := r.stat(s.workload.Name, impl.Name, s.workload.Values[0], s.chart.unit)
+		v := r.stat(s.workload.Name, impl.Name, s.charted(), s.chart.unit)
 		at := func(x float64) plotter.XYs { return plotter.XYs{{X: x, Y: float64(i)}} }
 		dot, err := plotter.NewScatter(at(v.median))
 		if err != nil {
@@ -115,7 +123,7 @@ func (r *Run) rows(p *plot.Plot, s section, impls []bench.Impl) error {
 	}
 	p.Add(plotter.NewGrid())
 	p.NominalY(labels...)
-	p.X.Label.Text = fmt.Sprintf("%s, %s=%d", s.chart.title, s.workload.Param, s.workload.Values[0])
+	p.X.Label.Text = fmt.Sprintf("%s, %s=%d", s.chart.title, s.workload.Param, s.charted())
 	p.X.Min, p.X.Max = p.X.Min/1.2, p.X.Max*1.2
 	p.Y.Min, p.Y.Max = -0.5, float64(len(impls))-0.5
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ticks{s.chart.format}

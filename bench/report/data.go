@@ -158,7 +158,16 @@ func (r *Run) stat(workload, impl string, value int, unit string) stat {
 // ratio returns a over b, each divided within its round: what slows a machine down
 // for a while slows both.
 func (r *Run) ratio(workload, a, b string, value int, unit string) stat {
-	over, under := r.values[cell{workload, a, value}][unit], r.values[cell{workload, b, value}][unit]
+	return r.quotient(cell{workload, a, value}, cell{workload, b, value}, unit)
+}
+
+// growth returns what was measured at a value over what was at a smaller one.
+func (r *Run) growth(workload, impl string, value, smaller int, unit string) stat {
+	return r.quotient(cell{workload, impl, value}, cell{workload, impl, smaller}, unit)
+}
+
+func (r *Run) quotient(a, b cell, unit string) stat {
+	over, under := r.values[a][unit], r.values[b][unit]
 	var ratios []float64
 	for i := range min(len(over), len(under)) {
 		ratios = append(ratios, divide(over[i], under[i]))

@@ -58,6 +58,12 @@ func TestRatio_ofNothingAndNothingIsOne(t *testing.T) {
 	require.Equal(t, stat{1, 1, 1}, sample(t).ratio("Waiters", "rueidislock", "holdfast", 1000, "cmds/s"))
 }
 
+func TestGrowth_isMadeWithinARound(t *testing.T) {
+	// 36/30 and 60/60: not the ratio of the medians, which is 48/45.
+	require.Equal(t, stat{1.1, 1, 1.2}, sample(t).growth("Readers", "holdfast", 1000, 10, "server-cpu-ns/op"))
+	require.False(t, sample(t).growth("Readers", "redisson-protocol", 1000, 10, "server-cpu-ns/op").known())
+}
+
 func TestSummary_hasALineForEachWorkload(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, sample(t).Summary(&out))
@@ -65,6 +71,8 @@ func TestSummary_hasALineForEachWorkload(t *testing.T) {
 		"workload\tholdfast\tbest-peer\tpeer-name\tratio-to-peer\tlimit\tratio-to-limit",
 		"uncontended/cores=1 (p50-ns)\t30000\t27500\tredsync-rueidis\t0.9\t20000\t2",
 		"distinct/goroutines=16 (pairs/s)\t100000\t50000\tredislock\t2\t125000\t0.8",
+		"readers/beside=10 (p50-ns)\t50000\t-\t-\t-\t-\t-",
+		"readers/beside=1000 (p50-ns)\t55000\t550000\tredisson-protocol\t10\t50000\t1.1",
 		"waiters/waiters=1000 (cmds/s)\t0\t0\trueidislock\t1\t-\t-",
 		"waiters/waiters=1000 (client-cpu-%)\t0.1\t0.2\trueidislock\t2\t-\t-",
 		"waiters/waiters=1000 (B/waiter)\t3000\t4000\trueidislock\t1.33\t-\t-",
@@ -81,6 +89,9 @@ func TestMarkdown_namesWherePeersAreBetterAndTargetsMissed(t *testing.T) {
 		"| p50 on one core, over limit-hash: ≤ 1.12 | 2 | **no** |",
 		"| allocations: ≤ 12 | 8 | yes |",
 		"| the same with fencing: ≤ 1.25 | - | not measured |",
+		"| p50 beside 1,000 readers, over redisson-protocol's: ≤ 0.5 | 0.1 | yes |",
+		"| server CPU beside 1,000 readers, over that beside 10: ≤ 1.5 | 1.1 | yes |",
+		"| commands per pair, the most: ≤ 2 | 2 | yes |",
 		"Not measured: etcd is not measured: no etcd on the PATH",
 		"![A free lock: p50](benchmarks/uncontended.svg)",
 		"| server | Redis server v=7.0.15 |",

@@ -26,6 +26,7 @@ type section struct {
 	limit    string   // the implementation that is the limit; empty if there is none
 	main     []metric // each gives a line of the summary; the first one is charted
 	chart    metric
+	chartAt  int // the value whose rows are charted, where there are no lines; 0 is the first one
 	more     []metric
 	targets  []target
 	explain  string
@@ -72,6 +73,11 @@ func overPeers(w bench.Workload, value int, m metric, ours string) func(*Run) fl
 		peer := r.bestPeer(w, value, m)
 		return r.ratio(w.Name, ours, peer, value, m.unit).median
 	}
+}
+
+// growth is the ratio of an implementation's figure to its own at a smaller value.
+func growth(w bench.Workload, value, smaller int, unit, impl string) func(*Run) float64 {
+	return func(r *Run) float64 { return r.growth(w.Name, impl, value, smaller, unit).median }
 }
 
 // worst is the largest of several figures, or the least.
@@ -185,6 +191,28 @@ var sections = []section{
 		},
 		explain: "The bare grant is one script and one message. Holdfast's release publishes to all processes, one caller of each wakes and asks, and one of them gets the lock: two round trips in a row, and the others' questions are in the way on two cores. " +
 			"rueidislock does the same by invalidations, redisson-protocol with a latch to write and delete. Who polls finds the lock free after a part of the delay, with random delays about a quarter where three wait; redislock's constant delay falls into step with the turns, so that nearly all of it passes. With a delay of 1 ms they are quicker, at a price in commands.",
+	},
+	{
+		workload: bench.Readers,
+		title:    "A lock that many read",
+		method: "One goroutine takes a read lock and gives it back, again and again, while 10 or 1,000 readers of another process have the same lock, each with a hold of its own in Redis; " +
+			"that they are all there is checked before and after. Client and server are bound to a core each, as for a free lock with two cores.",
+		limit:   "limit-reader",
+		main:    []metric{latency},
+		chart:   latency,
+		chartAt: 1000,
+		more:    []metric{latency99, clientCPU, serverCPU, allocs, commands},
+		targets: []target{
+			{"p50 beside 1,000 readers, over redisson-protocol's", over(bench.Readers, 1000, "p50-ns", "holdfast", "redisson-protocol"), 0.5, false},
+			{"server CPU beside 1,000 readers, over that beside 10", growth(bench.Readers, 1000, 10, "server-cpu-ns/op", "holdfast"), 1.5, false},
+			{"commands per pair, the most", worst(false, eachValue(bench.Readers.Values,
+				func(v int) func(*Run) float64 { return median(bench.Readers, v, "cmds/op", "holdfast") })...), 2, false},
+		},
+		explain: "Each hold of a reader has a time to live of its own, and the lock must outlive the longest of them. Redisson's unlock finds that one by a look at every hold of every reader, so what it costs grows with their number, and while it looks the " +
+			"server serves nobody else. Holdfast's takes its own hold out and leaves the lock's time to live alone: the watchdogs of those who still read carry it on, and a reader that died is found by who waits for the lock. " +
+			"Redisson's acquire does not depend on the others either. " +
+			"The emulation reads all fields of the lock at once and asks for the time to live of each hold, which is the least that the look needs. " +
+			"Both libraries send one script to take and one to release; the third command of redisson-protocol deletes its unlock latch.",
 	},
 	{
 		workload: bench.Waiters,

@@ -25,7 +25,7 @@ type plan []batch
 
 // quickCells are what -quick measures.
 var quickCells = map[string][]int{
-	"Uncontended": {1}, "Distinct": {128}, "Contended": {128}, "Handoff": {4}, "Waiters": {1000}, "Held": {10_000},
+	"Uncontended": {1}, "Distinct": {128}, "Contended": {128}, "Handoff": {4}, "Readers": {1000}, "Waiters": {1000}, "Held": {10_000},
 }
 
 // busy are the implementations that keep the machine busy while they wait. -quick
@@ -66,6 +66,8 @@ func newJob(c bench.Cell, quick bool) job {
 		if c.Value > 500 { // so that each goroutine has several turns
 			j.window = time.Second
 		}
+	case "Readers":
+		j.window, j.around = 300*time.Millisecond, 500*time.Millisecond
 	case "Handoff":
 		j.window = 1200 * time.Millisecond
 	case "Waiters":

@@ -50,6 +50,14 @@ func TestPlan_fitsItsTime(t *testing.T) {
 	require.Less(t, makePlan(settings{quick: true}).estimate(1), time.Minute)
 }
 
+func TestPlan_readersTakeLittle(t *testing.T) {
+	s, err := parse([]string{"-only", "^Readers/"})
+	require.NoError(t, err)
+	p := makePlan(s)
+	require.Len(t, names(p), 2*len(bench.Readers.Impls))
+	require.Less(t, p.estimate(5), time.Minute)
+}
+
 func TestPlan_ofAPart(t *testing.T) {
 	s, err := parse([]string{"-only", "^Handoff/impl=(holdfast|limit-grant)/"})
 	require.NoError(t, err)
