@@ -156,6 +156,16 @@ func (j *jvm) start(client, thread, verb string, args ...string) <-chan answer {
 	return call
 }
 
+// since tells whether this is a version of Redisson from that one on.
+func (j *jvm) since(major, minor int) bool {
+	var has [2]int
+	_, _ = fmt.Sscanf(j.version, "%d.%d", &has[0], &has[1])
+	return has[0] > major || has[0] == major && has[1] >= minor
+}
+
+// renewsOthersReads: until 4.4 the watchdog of one reader renewed all readers' holds.
+func (j *jvm) renewsOthersReads() bool { return !j.since(4, 4) }
+
 // kill ends the process with SIGKILL.
 func (j *jvm) kill() { j.process.Kill() }
 

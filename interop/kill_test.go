@@ -77,16 +77,22 @@ func init() { roles["holder"] = holder } //nolint:gochecknoinits // beside what 
 
 // holder is a Go process that holds a lock of each kind until it is killed.
 func holder() {
-	redis, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: strings.Split(os.Getenv("ADDRS"), ","), DisableCache: true, ForceSingleClient: os.Getenv("PLACE") == "single",
-	})
-	check(err)
-	hf, err := holdfast.New(redis, holdfast.SessionOptions{Logger: slog.New(slog.DiscardHandler)})
-	check(err)
+	hf := holderSession()
 	for _, k := range kinds {
 		_, _, err := k.lock(hf, os.Getenv("NAME")+":"+k.name, holdfast.Options{Lease: killLease}).Lock(context.Background())
 		check(err)
 	}
 	redistest.Say("held")
 	<-redistest.Listen()
+}
+
+// holderSession is the session of a process that will be killed.
+func holderSession() *holdfast.Session {
+	redis, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: strings.Split(os.Getenv("ADDRS"), ","), DisableCache: true, ForceSingleClient: os.Getenv("PLACE") == "single",
+	})
+	check(err)
+	hf, err := holdfast.New(redis, holdfast.SessionOptions{Logger: slog.New(slog.DiscardHandler)})
+	check(err)
+	return hf
 }

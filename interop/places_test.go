@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/redistest"
 	"github.com/holdfast-go/holdfast/reentrant"
+	"github.com/holdfast-go/holdfast/rwlock"
 )
 
 // A place is where locks lie, and how both sides are set up for it.
@@ -165,12 +166,15 @@ func prefixed(prefix, name string) string {
 var (
 	plain  = kind{"lock", "lock", newReentrant, same, "redisson_lock__channel"}
 	fenced = kind{"fenced", "fenced", newFenced, same, "redisson_lock__channel"}
+	writer = kind{"write", "write", newWriter, writing, "redisson_rwlock"}
+	reader = kind{"read", "read", newReader, same, "redisson_rwlock"}
 )
 
 // kinds are those that exclude everybody.
-var kinds = []kind{plain, fenced}
+var kinds = []kind{plain, fenced, writer}
 
-func same(owner string) string { return owner }
+func same(owner string) string    { return owner }
+func writing(owner string) string { return owner + ":write" }
 
 func newReentrant(hf *holdfast.Session, name string, o holdfast.Options) golock {
 	l, err := reentrant.New(hf, name, o)
@@ -181,6 +185,20 @@ func newReentrant(hf *holdfast.Session, name string, o holdfast.Options) golock 
 func newFenced(hf *holdfast.Session, name string, o holdfast.Options) golock {
 	o.Fencing, o.TokenRetention = true, -1
 	return newReentrant(hf, name, o)
+}
+
+func newReadWrite(hf *holdfast.Session, name string, o holdfast.Options) *rwlock.Lock {
+	l, err := rwlock.New(hf, name, rwlock.Options{Options: o})
+	check(err)
+	return l
+}
+
+func newWriter(hf *holdfast.Session, name string, o holdfast.Options) golock {
+	return newReadWrite(hf, name, o).Writer()
+}
+
+func newReader(hf *holdfast.Session, name string, o holdfast.Options) golock {
+	return newReadWrite(hf, name, o).Reader()
 }
 
 // everywhere runs a test with each version of Redisson, in each place.

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/redistest"
 	"github.com/holdfast-go/holdfast/reentrant"
+	"github.com/holdfast-go/holdfast/rwlock"
 )
 
 const (
@@ -34,13 +35,13 @@ const (
 	stormThreads = 2
 )
 
-// stormLocks are KIND:NAME.
+// stormLocks are KIND:NAME, one of them with a hash tag.
 func stormLocks(prefix string) []string {
 	var locks []string
 	for _, l := range []string{"lock", "fenced"} {
 		locks = append(locks, l+":"+prefix+":"+l)
 	}
-	return append(locks, "lock:{"+prefix+"}:tagged")
+	return append(locks, "rw:"+prefix+":rw", "rw:{"+prefix+"}:tagged")
 }
 
 // Four Java and four Go processes take and give back the same few locks at random,
@@ -157,8 +158,12 @@ func storm(t *testing.T, p place, span time.Duration) {
 	}
 	redistest.Eventually(t, patience, "no key is left", func() bool { return len(left()) == 0 })
 	for _, l := range locks {
-		_, name, _ := strings.Cut(l, ":")
-		redistest.Eventually(t, patience, "nobody listens", func() bool { return p.listeners(t, plain.channel(name)) == 0 })
+		kind, name, _ := strings.Cut(l, ":")
+		channel := plain.channel(name)
+		if kind == "rw" {
+			channel = writer.channel(name)
+		}
+		redistest.Eventually(t, patience, "nobody listens to "+channel, func() bool { return p.listeners(t, channel) == 0 })
 	}
 }
 
@@ -246,7 +251,19 @@ func (s *goStorm) one(random *rand.Rand, o *observed) {
 		}
 		// A wait of a few milliseconds may be over before the answer is there.
 		late := func(err error) bool { return options.Wait > 0 && errors.Is(err, holdfast.ErrUnavailable) }
-		l, err := reentrant.New(s.hf, name, options)
+		var l holdfast.Locker
+		var rw *rwlock.Lock // if it is its writer
+		var err error
+		mode := "alone"
+		switch {
+		case kind != "rw":
+			l, err = reentrant.New(s.hf, name, options)
+		case random.IntN(3) == 0:
+			rw = newReadWrite(s.hf, name, options)
+			l = rw.Writer()
+		default:
+			l, mode = newReadWrite(s.hf, name, options).Reader(), "shared"
+		}
 		check(err)
 		began := time.Now()
 		ctx, lease, err := l.Lock(context.Background())
@@ -262,7 +279,7 @@ func (s *goStorm) one(random *rand.Rand, o *observed) {
 			}
 			continue
 		}
-		o.tell(fmt.Sprintf("enter %s alone %d", name, lease.Token()))
+		o.tell(fmt.Sprintf("enter %s %s %d", name, mode, lease.Token()))
 		var nested *holdfast.Lease
 		if random.IntN(4) == 0 {
 			_, nested, err = l.Lock(ctx)
@@ -274,6 +291,14 @@ func (s *goStorm) one(random *rand.Rand, o *observed) {
 		nap(3)
 		if nested != nil {
 			_ = nested.Unlock(ctx)
+		}
+		if rw != nil && random.IntN(4) == 0 && ctx.Err() == nil {
+			o.ask("exit " + name)
+			if ctx, lease, err = rw.Writer().Downgrade(ctx, lease); err != nil {
+				continue // it was lost
+			}
+			o.tell("enter " + name + " shared 0")
+			nap(2)
 		}
 		if ctx.Err() != nil {
 			o.tell("lost " + name)
