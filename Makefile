@@ -35,7 +35,7 @@ test: deps ## run all tests with the race detector, on a real server
 test-valkey: deps-valkey ## run all tests on valkey-server
 	@HOLDFAST_SERVER=valkey-server $(MAKE) --no-print-directory test
 
-interop: deps ## prove with real Redisson that Java and Go share locks; needs Java and Maven, takes about five minutes
+interop: deps ## prove with real Redisson that Java and Go share locks; needs Java and Maven, takes about six minutes
 	@.ci/tools.sh java
 	@jars=; for v in $(REDISSON); do \
 		echo "mvn package: the Java program with Redisson $$v"; \

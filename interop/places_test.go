@@ -3,6 +3,7 @@ package interop_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -116,6 +117,7 @@ func (p place) session(t testing.TB, o ...holdfast.SessionOptions) *holdfast.Ses
 	}
 	options.Observer.Acquired = func(context.Context, holdfast.Acquired) { goCalls.Add(1) }
 	options.Observer.Released = func(context.Context, holdfast.Released) { goCalls.Add(1) }
+	options.Logger = slog.New(slog.DiscardHandler)
 	redis := p.client(t)
 	hf, err := holdfast.New(redis, options)
 	require.NoError(t, err)
