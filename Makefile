@@ -42,11 +42,15 @@ interop: deps ## prove with real Redisson that Java and Go share locks; needs Ja
 		mvn -q -B -Dredisson.version=$$v -f interop/java/pom.xml package || exit 1; \
 		jars=$$jars:java/target/$$v/participant.jar; \
 	done; \
-	set -- go -C interop test -count=1 -timeout 20m $(TESTFLAGS); echo "$$*"; \
+	set -- go -C interop test -count=1 -parallel 3 -timeout 20m $(TESTFLAGS); echo "$$*"; \
 	HOLDFAST_REDISSON=$${jars#:} HOLDFAST_STORM=$${HOLDFAST_STORM:-60s} "$$@"
 
-bench: deps ## compare with other libraries, for about 12 minutes, and write docs/benchmarks.md
-	@go -C bench run ./runner $(ARGS)
+bench: deps ## compare with other libraries, for about 15 minutes, and write docs/benchmarks.md
+	@if command -v java >/dev/null && command -v mvn >/dev/null && \
+		mvn -q -B -Dredisson.version=$(firstword $(REDISSON)) -f interop/java/pom.xml package; then \
+		export HOLDFAST_REDISSON=$(CURDIR)/interop/java/target/$(firstword $(REDISSON))/participant.jar; \
+	else echo 'make: no Java, no Maven, or no Redisson from it: Redisson is not measured'; fi; \
+	go -C bench run ./runner $(ARGS)
 
 bench-quick: deps ## compare a part of it, for a minute or two, and print it
 	@go -C bench run ./runner -quick $(ARGS)

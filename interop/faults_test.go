@@ -73,6 +73,50 @@ func TestRedisson_missesAWritersRelease(t *testing.T) {
 	}
 }
 
+// A Java thread that is interrupted in lockInterruptibly, at the moment at which it
+// gets the lock, can leave it taken and renewed with nobody to unlock it. Only force,
+// or the end of its process, helps the others.
+func TestRedisson_anInterruptedWaiterCanLeaveTheLockTaken(t *testing.T) {
+	const most = 100
+	for _, j := range jvms {
+		p := single(server)
+		t.Run("redisson="+j.version, func(t *testing.T) {
+			name := key(t)
+			c := p.open(t, j, "watchdog=1500")
+			holder, waiter := c.thread("holder"), c.thread("waiter")
+			l := newReentrant(p.session(t), name, holdfast.Options{})
+			for round := range most {
+				holder.do(t, "lock", plain, name)
+				call := waiter.start("lockInterruptibly", plain, name)
+				p.listening(t, plain, name, 1)
+				unlock := holder.start("unlock", plain, name)
+				time.Sleep(time.Duration(round%20) * 50 * time.Microsecond)
+				waiter.interrupt(t)
+				get(t, unlock)
+				if wait(t, call).err == nil {
+					waiter.do(t, "unlock", plain, name)
+					continue
+				}
+				time.Sleep(5 * time.Millisecond)
+				if p.do(t, name, "EXISTS", name) == "0" {
+					continue
+				}
+				time.Sleep(2 * killLease)
+				if p.do(t, name, "EXISTS", name) == "1" {
+					fmt.Printf("Redisson %s left a lock taken and renewed after %d interrupts\n", j.version, round+1)
+					was, err := l.ForceUnlock(context.Background())
+					require.NoError(t, err)
+					require.True(t, was)
+					ctx, lease := take(t, l)
+					require.NoError(t, lease.Unlock(ctx))
+					return
+				}
+			}
+			fmt.Printf("Redisson %s left no lock taken after %d interrupts\n", j.version, most)
+		})
+	}
+}
+
 // inACluster runs a test with each version of Redisson in the cluster with sharded
 // channels.
 func inACluster(t *testing.T, test func(t *testing.T, j *jvm, p place)) {

@@ -245,40 +245,44 @@ func unlocking(lease *holdfast.Lease) error { return lease.Unlock(context.Backgr
 
 // A holder that Java forces out is told at its next renewal at the latest.
 func TestGo_isToldThatJavaForcedItOut(t *testing.T) {
-	eachKind(t, func(t *testing.T, j *jvm, p place, k kind) {
-		name := key(t)
-		ctx, lease := take(t, k.lock(p.session(t), name, holdfast.Options{Lease: 1500 * time.Millisecond}))
-		began := time.Now()
-		require.Equal(t, "true", p.open(t, j).thread("1").do(t, "forceUnlock", k, name))
-		ended(t, ctx)
-		require.Less(t, time.Since(began), 1500*time.Millisecond, "before the lease would have ended")
-		require.ErrorIs(t, context.Cause(ctx), holdfast.ErrLost)
-		require.ErrorIs(t, unlocking(lease), holdfast.ErrLost)
+	together(t, func(t *testing.T, j *jvm, p place) {
+		for _, k := range kinds {
+			name := key(t) + ":" + k.name
+			ctx, lease := take(t, k.lock(p.session(t), name, holdfast.Options{Lease: 1500 * time.Millisecond}))
+			began := time.Now()
+			require.Equal(t, "true", p.open(t, j).thread("1").do(t, "forceUnlock", k, name))
+			ended(t, ctx)
+			require.Less(t, time.Since(began), 1500*time.Millisecond, "before the lease would have ended")
+			require.ErrorIs(t, context.Cause(ctx), holdfast.ErrLost)
+			require.ErrorIs(t, unlocking(lease), holdfast.ErrLost)
+		}
 	})
 }
 
 func TestJavaAndGo_timedWaitsEndOnTime(t *testing.T) {
 	const budget = 300 * time.Millisecond
-	eachKind(t, func(t *testing.T, j *jvm, p place, k kind) {
-		name := key(t)
-		java := p.open(t, j).thread("1")
-		l := k.lock(p.session(t), name, holdfast.Options{Wait: budget})
-		ctx, lease := take(t, l)
-		a := wait(t, java.start("try", k, name, budget))
-		require.NoError(t, a.err)
-		require.Equal(t, "false", a.value)
-		require.Greater(t, a.ended.Sub(a.began), budget*9/10)
-		require.NoError(t, lease.Unlock(ctx))
+	together(t, func(t *testing.T, j *jvm, p place) {
+		for _, k := range kinds {
+			name := key(t) + ":" + k.name
+			java := p.open(t, j).thread("1")
+			l := k.lock(p.session(t), name, holdfast.Options{Wait: budget})
+			ctx, lease := take(t, l)
+			a := wait(t, java.start("try", k, name, budget))
+			require.NoError(t, a.err)
+			require.Equal(t, "false", a.value)
+			require.Greater(t, a.ended.Sub(a.began), budget*9/10)
+			require.NoError(t, lease.Unlock(ctx))
 
-		java.do(t, "lock", k, name)
-		began := time.Now()
-		_, _, err := l.Lock(context.Background())
-		require.ErrorIs(t, err, holdfast.ErrNotAcquired)
-		require.GreaterOrEqual(t, time.Since(began), budget)
-		java.do(t, "unlock", k, name)
-		redistest.Eventually(t, patience, "no listener is left but Go's, which lingers", func() bool {
-			return p.listeners(t, k.channel(name)) <= 1
-		})
+			java.do(t, "lock", k, name)
+			began := time.Now()
+			_, _, err := l.Lock(context.Background())
+			require.ErrorIs(t, err, holdfast.ErrNotAcquired)
+			require.GreaterOrEqual(t, time.Since(began), budget)
+			java.do(t, "unlock", k, name)
+			redistest.Eventually(t, patience, "no listener is left but Go's, which lingers", func() bool {
+				return p.listeners(t, k.channel(name)) <= 1
+			})
+		}
 	})
 }
 
