@@ -39,7 +39,7 @@ interop: deps ## prove with real Redisson that Java and Go share locks; needs Ja
 	@.ci/tools.sh java
 	@jars=; for v in $(REDISSON); do \
 		echo "mvn package: the Java program with Redisson $$v"; \
-		mvn -q -B -Dredisson.version=$$v -f interop/java/pom.xml package || exit 1; \
+		mvn -q -B -Dstyle.color=never -Dredisson.version=$$v -f interop/java/pom.xml package || exit 1; \
 		jars=$$jars:java/target/$$v/participant.jar; \
 	done; \
 	set -- go -C interop test -count=1 -parallel 3 -timeout 20m $(TESTFLAGS); echo "$$*"; \
@@ -47,7 +47,7 @@ interop: deps ## prove with real Redisson that Java and Go share locks; needs Ja
 
 bench: deps ## compare with other libraries, for about 15 minutes, and write docs/benchmarks.md
 	@if command -v java >/dev/null && command -v mvn >/dev/null && \
-		mvn -q -B -Dredisson.version=$(firstword $(REDISSON)) -f interop/java/pom.xml package; then \
+		mvn -q -B -Dstyle.color=never -Dredisson.version=$(firstword $(REDISSON)) -f interop/java/pom.xml package; then \
 		export HOLDFAST_REDISSON=$(CURDIR)/interop/java/target/$(firstword $(REDISSON))/participant.jar; \
 	else echo 'make: no Java, no Maven, or no Redisson from it: Redisson is not measured'; fi; \
 	go -C bench run ./runner $(ARGS)
