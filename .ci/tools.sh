@@ -159,7 +159,7 @@ build() {
 }
 
 java() {
-  have java && have javac && have mvn && return
+  have javac && have mvn && return # a JDK has java too, which as a function of this script says nothing
   local hint=('Java (a JDK) or Maven' 'default-jdk-headless maven' 'java-latest-openjdk-devel maven' 'brew install openjdk maven')
   may_install || missing "${hint[@]}"
   update
