@@ -5,6 +5,7 @@
 #   .ci/tools.sh redis    redis-server
 #   .ci/tools.sh valkey   valkey-server, on Debian from the backports suite if need be
 #   .ci/tools.sh build    make and a C compiler, which the race detector needs
+#   .ci/tools.sh java     a JDK and Maven, for the tests beside Redisson
 #   .ci/tools.sh has_cc   installs nothing: is there a C compiler that works?
 #
 # What is there already is left alone. What is missing is installed where apt-get is there to do it and this is
@@ -157,8 +158,16 @@ build() {
   install make gcc libc6-dev || missing "${hint[@]}"
 }
 
+java() {
+  have javac && have mvn && return # a JDK has java too, which as a function of this script says nothing
+  local hint=('Java (a JDK) or Maven' 'default-jdk-headless maven' 'java-latest-openjdk-devel maven' 'brew install openjdk maven')
+  may_install || missing "${hint[@]}"
+  update
+  install default-jdk-headless maven || missing "${hint[@]}"
+}
+
 case ${1:-} in
-server | redis | valkey | build | has_cc) "$1" ;;
+server | redis | valkey | build | java | has_cc) "$1" ;;
 *)
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2
   exit 2

@@ -47,6 +47,10 @@ func (c *contender) run(ctx context.Context, counter *int64) {
 // with it: the lock is all the work there is.
 func BenchmarkContended(b *testing.B) {
 	eachCell(b, bench.Contended, func(b *testing.B, lab *bench.Lab, goroutines int) {
+		if lab.Impl.Java {
+			redissonContended(b, lab, goroutines)
+			return
+		}
 		client := lab.Open(b, bench.Env{})
 		contenders := make([]contender, goroutines)
 		for i := range contenders {

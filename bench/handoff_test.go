@@ -52,6 +52,10 @@ func BenchmarkHandoff(b *testing.B) {
 	eachCell(b, bench.Handoff, func(b *testing.B, lab *bench.Lab, processes int) {
 		turns := filepath.Join(b.TempDir(), "turns")
 		span := window(500 * time.Millisecond)
+		if lab.Impl.Java {
+			redissonHandoff(b, lab, processes, turns, span)
+			return
+		}
 		children := make([]*redistest.Process, processes)
 		for i := range children {
 			order, err := json.Marshal(ringOrder{

@@ -83,8 +83,15 @@ type Impl struct {
 	About string
 	// Server is the program it needs; empty means Redis or Valkey.
 	Server string
-	Open   func(Env) (Client, error)
+	// Java is set if it runs the workloads in a Java program, which EnvRedisson names.
+	// Then Open is nil.
+	Java bool
+	Open func(Env) (Client, error)
 }
+
+// EnvRedisson names the environment variable with the built Java program of module
+// interop.
+const EnvRedisson = "HOLDFAST_REDISSON"
 
 // Impls are all implementations.
 var Impls = []Impl{
@@ -172,7 +179,11 @@ var Impls = []Impl{
 	},
 	{
 		Name: "redisson-protocol", Role: Peer, Open: openRedisson,
-		About: "The protocol of Redisson's RLock, written anew on rueidis: its scripts, its unlock latch, one subscription for each process and lock, a watchdog in batches of 100; where many read those of the read side of its RReadWriteLock. Not Redisson: the JVM's costs are missing.",
+		About: "The protocol of Redisson's RLock, written anew on rueidis: its scripts, its unlock latch, one subscription for each process and lock, a watchdog in batches of 100; where many read those of the read side of its RReadWriteLock. Not Redisson, which is below: the JVM's costs are missing.",
+	},
+	{
+		Name: "redisson", Role: Peer, Java: true,
+		About: "Redisson itself, in a JVM of its own that runs the workload with a thread for each caller: `RLock`, 64 connections, else its defaults. Warm for two seconds before it is measured. Commands are not counted: the JVM's connections are not read along.",
 	},
 	{
 		Name: "etcd", Role: Peer, Server: "etcd", Open: openEtcd,

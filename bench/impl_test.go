@@ -24,6 +24,9 @@ func TestImpls_exclude(t *testing.T) {
 		if impl.Role == bench.Limit && impl.Name != "limit-handoff" {
 			continue // they do not wait; what they do is tested below
 		}
+		if impl.Java {
+			continue // module interop tests it, and its workload counts under the lock
+		}
 		t.Run(impl.Name, func(t *testing.T) {
 			t.Parallel()
 			lab := bench.NewLab(t, impl)

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -33,6 +34,9 @@ type server interface {
 func NewLab(tb testing.TB, impl Impl) *Lab {
 	tb.Helper()
 	lab := &Lab{Impl: impl, Wire: &Wire{}}
+	if impl.Java && os.Getenv(EnvRedisson) == "" {
+		tb.Skipf("%s is not measured: %s names no built Java program (see interop/README.md)", impl.Name, EnvRedisson)
+	}
 	if impl.Server == "" {
 		lab.server = redisServer{redistest.Run(tb)}
 		return lab

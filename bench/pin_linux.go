@@ -42,6 +42,19 @@ func (l *Lab) Pin(tb testing.TB, cores int) {
 	}
 }
 
+// PinAsThis binds another process to the cores that this one is bound to.
+func (l *Lab) PinAsThis(tb testing.TB, pid int) {
+	tb.Helper()
+	var mine unix.CPUSet
+	err := unix.SchedGetaffinity(0, &mine)
+	if err == nil {
+		err = pin(pid, mine)
+	}
+	if err != nil {
+		tb.Fatalf("pin process %d: %v", pid, err)
+	}
+}
+
 func one(cpu int) (set unix.CPUSet) {
 	set.Set(cpu)
 	return set

@@ -13,6 +13,10 @@ import (
 // of either shows; cores=2 gives each a core of its own.
 func BenchmarkUncontended(b *testing.B) {
 	eachCell(b, bench.Uncontended, func(b *testing.B, lab *bench.Lab, cores int) {
+		if lab.Impl.Java {
+			redissonUncontended(b, lab, cores)
+			return
+		}
 		ctx := context.Background()
 		lock := lab.Open(b, bench.Env{}).Locker("free")
 		if err := bench.Pairs(ctx, lock, 500); err != nil {

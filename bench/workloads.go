@@ -24,7 +24,7 @@ var (
 		Name: "Uncontended", Param: "cores", Values: []int{1, 2},
 		Impls: []string{
 			"holdfast", "holdfast-cancellable", "holdfast-fenced", "limit-hash", "limit-string",
-			"redsync-goredis", "redsync-rueidis", "redislock", "rueidislock", "rueidislock-1key", "redisson-protocol", "etcd",
+			"redsync-goredis", "redsync-rueidis", "redislock", "rueidislock", "rueidislock-1key", "redisson-protocol", "redisson", "etcd",
 		},
 	}
 	// Distinct takes and gives back locks of their own in many goroutines.
@@ -41,9 +41,12 @@ var (
 		Impls: []string{
 			"holdfast", "holdfast-nohandoff", "limit-handoff",
 			"redsync-goredis", "redsync-goredis-1ms", "redsync-rueidis", "redsync-rueidis-1ms",
-			"redislock", "redislock-1ms", "rueidislock", "rueidislock-1key", "redisson-protocol", "etcd",
+			"redislock", "redislock-1ms", "rueidislock", "rueidislock-1key", "redisson-protocol", "redisson", "etcd",
 		},
-		Bounds: map[string]int{"etcd": 16}, // it makes a session for each goroutine, and collapses
+		Bounds: map[string]int{
+			"etcd":     16,  // it makes a session for each goroutine, and collapses
+			"redisson": 128, // each JVM is warmed up, which takes its time
+		},
 	}
 	// Handoff passes one lock around processes that all wait for it.
 	Handoff = Workload{
@@ -51,7 +54,7 @@ var (
 		Impls: []string{
 			"holdfast", "limit-grant",
 			"redsync-goredis", "redsync-goredis-1ms", "redsync-rueidis", "redsync-rueidis-1ms",
-			"redislock", "redislock-1ms", "rueidislock", "rueidislock-1key", "redisson-protocol", "etcd",
+			"redislock", "redislock-1ms", "rueidislock", "rueidislock-1key", "redisson-protocol", "redisson", "etcd",
 		},
 	}
 	// Readers takes and gives back a read lock beside others that read all the time.

@@ -51,7 +51,7 @@ func TestCluster_noCallCrossesSlots(t *testing.T) {
 	}
 }
 
-func TestCluster_waitersAreWokenThroughShardedChannels(t *testing.T) {
+func TestCluster_X16_waitersAreWokenThroughShardedChannels(t *testing.T) {
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
 	theirs, mine := newLock(t, session(t, srv.Addr()), key(t)), newLock(t, session(t, srv.Addr()), key(t))
 	for i := range 5 {

@@ -118,7 +118,7 @@ func TestFailover_aKilledPrimaryOfAClusterCostsPatienceOnly(t *testing.T) {
 	require.NotZero(t, stop())
 }
 
-func TestFailover_sentinelTokensNeverFall(t *testing.T) {
+func TestFailover_FO01_FO02_sentinelTokensNeverFall(t *testing.T) {
 	s := redistest.RunSentinel(t)
 	client := s.Client(t, func(o *rueidis.ClientOption) { o.Sentinel.TopologyRefreshInterval = 500 * time.Millisecond })
 	hf := sessionOn(t, client)

@@ -34,7 +34,7 @@ func sha(t testing.TB, srv *redistest.Server, s *scripts.Script) string {
 	return srv.Do(t, "SCRIPT", "LOAD", s.Text())
 }
 
-func TestFault_aResentAcquireCountsOnce(t *testing.T) {
+func TestFault_X03_aResentAcquireCountsOnce(t *testing.T) {
 	b := breakable(t)
 	l := newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Fencing: true})
 	acquire := sha(t, b.Server, scripts.ReentrantAcquireFenced)
@@ -60,7 +60,7 @@ func TestFault_aResentNestedAcquireCountsOnce(t *testing.T) {
 	require.NoError(t, lease.Unlock(ctx))
 }
 
-func TestFault_anUnlockWhoseReplyIsLostIsDone(t *testing.T) {
+func TestFault_X02_anUnlockWhoseReplyIsLostIsDone(t *testing.T) {
 	for _, receipts := range []bool{false, true} {
 		t.Run(fmt.Sprint("receipts=", receipts), func(t *testing.T) {
 			b := breakable(t)

@@ -332,7 +332,7 @@ func TestExtend_givesAFixedLeaseMoreTime(t *testing.T) {
 	require.NoError(t, watched.Unlock(ctx))
 }
 
-func TestLost_isToldWithinOneRenewal(t *testing.T) {
+func TestLost_X04_isToldWithinOneRenewal(t *testing.T) {
 	for name, spoil := range map[string]func(string){
 		"deleted":     func(k string) { server.Do(t, "DEL", k) },
 		"taken":       func(k string) { server.Do(t, "DEL", k); server.Do(t, "HSET", k, "other", "1") },

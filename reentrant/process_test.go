@@ -93,7 +93,7 @@ func killedHolder() {
 	<-redistest.Listen()
 }
 
-func TestProcess_aKilledHoldersLockIsFreeAtTheEndOfItsLease(t *testing.T) {
+func TestProcess_L12_aKilledHoldersLockIsFreeAtTheEndOfItsLease(t *testing.T) {
 	child := redistest.Child(t, "killed", "ADDR="+redisAddr, "NAME="+key(t))
 	child.Line("held", 20*time.Second)
 	l := newLock(t, session(t, redisAddr), key(t))

@@ -151,7 +151,7 @@ func TestScenario_tokensOfJavaAndGoRiseTogether(t *testing.T) {
 	}
 }
 
-func TestScenario_aPartialUnlockKeepsTheLease(t *testing.T) {
+func TestScenario_L05_aPartialUnlockKeepsTheLease(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Fixed: true, Lease: 10 * time.Second})
 	ctx, root := lock(t, l)
 	for range 2 {
@@ -166,7 +166,7 @@ func TestScenario_aPartialUnlockKeepsTheLease(t *testing.T) {
 	require.NoError(t, root.Unlock(ctx))
 }
 
-func TestScenario_eachHoldHasItsOwnLease(t *testing.T) {
+func TestScenario_L10_eachHoldHasItsOwnLease(t *testing.T) {
 	hf := session(t, redisAddr)
 	for _, lease := range []time.Duration{time.Hour, 0, 10 * time.Second} {
 		ctx, held := lock(t, newLock(t, hf, key(t)+":1", holdfast.Options{Lease: lease}))
@@ -181,7 +181,7 @@ func TestScenario_eachHoldHasItsOwnLease(t *testing.T) {
 	}
 }
 
-func TestScenario_heldAndInfoFollowTheHold(t *testing.T) {
+func TestScenario_L14_L15_L16_L18_heldAndInfoFollowTheHold(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t))
 	other := newLock(t, session(t, redisAddr), key(t))
 	mode := func() string {
@@ -202,7 +202,7 @@ func TestScenario_heldAndInfoFollowTheHold(t *testing.T) {
 	}
 }
 
-func TestScenario_oneUnlockOfTwoKeepsOthersOut(t *testing.T) {
+func TestScenario_L21_oneUnlockOfTwoKeepsOthersOut(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t))
 	other := newLock(t, session(t, redisAddr), key(t))
 	ctx, root := lock(t, l)
@@ -217,7 +217,7 @@ func TestScenario_oneUnlockOfTwoKeepsOthersOut(t *testing.T) {
 	require.NoError(t, theirs.Unlock(ctx))
 }
 
-func TestScenario_aHundredSessionsCountToAHundred(t *testing.T) {
+func TestScenario_L25_aHundredSessionsCountToAHundred(t *testing.T) {
 	client := connect(t, redisAddr)
 	count := 0
 	var wg sync.WaitGroup
@@ -233,7 +233,7 @@ func TestScenario_aHundredSessionsCountToAHundred(t *testing.T) {
 	require.Equal(t, 100, count)
 }
 
-func TestScenario_aShortWaitIsEnoughForAShortHold(t *testing.T) {
+func TestScenario_L02_aShortWaitIsEnoughForAShortHold(t *testing.T) {
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Wait: 2 * time.Second})
 	for range 2 {
@@ -252,7 +252,7 @@ func TestScenario_aShortWaitIsEnoughForAShortHold(t *testing.T) {
 }
 
 // Listeners on keyspace events, Redisson's among them, see what they look for.
-func TestScenario_theServersEventsTellOfUnlockAndExpiry(t *testing.T) {
+func TestScenario_L26_theServersEventsTellOfUnlockAndExpiry(t *testing.T) {
 	srv := redistest.Run(t)
 	srv.Do(t, "CONFIG", "SET", "notify-keyspace-events", "Egx")
 	heard := messages(t, srv.Addr(), "__keyevent@0__:del", "__keyevent@0__:expired")
@@ -263,7 +263,7 @@ func TestScenario_theServersEventsTellOfUnlockAndExpiry(t *testing.T) {
 	require.Equal(t, "__keyevent@0__:expired "+key(t), next(t, heard))
 }
 
-func TestScenario_aRestartThatLosesTheDataIsToldAndLaterLocksAreRenewed(t *testing.T) {
+func TestScenario_WD03_aRestartThatLosesTheDataIsToldAndLaterLocksAreRenewed(t *testing.T) {
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 900 * time.Millisecond})
 	ctx, lease := lock(t, l)
@@ -284,7 +284,7 @@ func TestScenario_aRestartThatLosesTheDataIsToldAndLaterLocksAreRenewed(t *testi
 	}
 }
 
-func TestScenario_aUsedUpNestedHoldDoesNotDisturbTheNextHolder(t *testing.T) {
+func TestScenario_WD04_aUsedUpNestedHoldDoesNotDisturbTheNextHolder(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 150 * time.Millisecond})
 	ctx, root := lock(t, l)
 	_, nested, err := l.Lock(ctx)

@@ -199,7 +199,7 @@ func TestReader_underAWriterThatIsLostIsLost(t *testing.T) {
 	free(t, l.Writer())
 }
 
-func TestDowngrade_letsReadersInAndNoWriter(t *testing.T) {
+func TestDowngrade_X07_letsReadersInAndNoWriter(t *testing.T) {
 	a, b := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Fencing: true}), newLock(t, session(t, redisAddr), key(t))
 	type word struct{}
 	caller := context.WithValue(within(t, 20*time.Second), word{}, "caller")
@@ -381,7 +381,7 @@ func TestInfo_saysWhoReadsAndWhoWrites(t *testing.T) {
 	unlock(t, w)
 }
 
-func TestForceUnlock_eachSideTakesItsOwnAway(t *testing.T) {
+func TestForceUnlock_RW15_eachSideTakesItsOwnAway(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t))
 	for name, side := range map[string]interface {
 		holdfast.Locker
@@ -461,7 +461,7 @@ func TestInput_optionsAreCheckedAtTheDoor(t *testing.T) {
 }
 
 // Other kinds of lock on the name: neither side is granted beside the other.
-func TestInput_anotherKindOfLockIsLeftAlone(t *testing.T) {
+func TestInput_X19_anotherKindOfLockIsLeftAlone(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t))
 	for _, how := range [][]string{{"HSET", key(t), "owner", "1"}, {"SET", key(t), "text"}, {"RPUSH", key(t), "a"}} {
 		server.Do(t, how...)

@@ -115,7 +115,7 @@ func threadOf(t testing.TB, n int) java {
 	return java{srv: server, name: key(t), owner: fmt.Sprintf("0b7c2a8e-6d1d-4b3f-9a5c-1f0e8d7c6b5a:%d", n)}
 }
 
-func TestScenario_javaAndGoReadTogetherAndExcludeEachOther(t *testing.T) {
+func TestScenario_X08_javaAndGoReadTogetherAndExcludeEachOther(t *testing.T) {
 	l, j := newLock(t, session(t, redisAddr), key(t)), threadOf(t, 7)
 	_, r := lock(t, l.Reader())
 	require.Empty(t, j.read(t, 30*time.Second), "both read")
@@ -231,7 +231,7 @@ func pttl(t testing.TB, name string) time.Duration {
 }
 
 // A short lease neither ends nor stretches a long one.
-func TestScenario_aShortReaderBesideALongOne(t *testing.T) {
+func TestScenario_RW01_aShortReaderBesideALongOne(t *testing.T) {
 	long := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1200 * time.Millisecond, Fixed: true})
 	short := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond, Fixed: true})
 	began := time.Now()
@@ -260,7 +260,7 @@ func TestScenario_aShortLeaseDoesNotCutALongOne(t *testing.T) {
 }
 
 // A reader's unlock does not leave the lock taken by its own TTL.
-func TestScenario_aTenMinuteLeaseThatIsUnlockedDelaysNobody(t *testing.T) {
+func TestScenario_RW08_aTenMinuteLeaseThatIsUnlockedDelaysNobody(t *testing.T) {
 	long := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 10 * time.Minute, Fixed: true})
 	dies := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 600 * time.Millisecond, Fixed: true})
 	_, r := lock(t, long.Reader())
@@ -278,7 +278,7 @@ func TestScenario_aTenMinuteLeaseThatIsUnlockedDelaysNobody(t *testing.T) {
 }
 
 // All readers that wait enter at once, and stay together.
-func TestScenario_twentyReadersEnterTogether(t *testing.T) {
+func TestScenario_RW11_twentyReadersEnterTogether(t *testing.T) {
 	var sessions []*holdfast.Session
 	var locks []*rwlock.Lock
 	for range 4 {
@@ -313,7 +313,7 @@ func TestScenario_twentyReadersEnterTogether(t *testing.T) {
 }
 
 // Every reader's lease is renewed, in every process, and nobody writes meanwhile.
-func TestScenario_twentyReadersAreRenewed(t *testing.T) {
+func TestScenario_RW03_twentyReadersAreRenewed(t *testing.T) {
 	var all []*holdfast.Lease
 	for range 3 {
 		l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 600 * time.Millisecond})
@@ -335,7 +335,7 @@ func TestScenario_twentyReadersAreRenewed(t *testing.T) {
 
 // One owner writes and reads, then reads on: the lock is kept alive throughout, also
 // after a read beside a write was unlocked.
-func TestScenario_writingAndReadingAreRenewedThroughout(t *testing.T) {
+func TestScenario_RW16_X06_writingAndReadingAreRenewedThroughout(t *testing.T) {
 	const lease = 600 * time.Millisecond
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: lease})
 	ctx, w := lock(t, l.Writer())
@@ -360,7 +360,7 @@ func TestScenario_writingAndReadingAreRenewedThroughout(t *testing.T) {
 }
 
 // What a writer that has read under its lock leaves.
-func TestScenario_writeReadReadUnlockWriteUnlock(t *testing.T) {
+func TestScenario_RW06_RW10_writeReadReadUnlockWriteUnlock(t *testing.T) {
 	l, other := newLock(t, session(t, redisAddr), key(t)), newLock(t, session(t, redisAddr), key(t))
 	mode := func() string {
 		info, err := other.Writer().Info(context.Background())
@@ -381,7 +381,7 @@ func TestScenario_writeReadReadUnlockWriteUnlock(t *testing.T) {
 
 // What a stranger sees of a writer that holds twice, takes a read, and gives all but
 // that back.
-func TestScenario_aWriterThatKeepsItsRead(t *testing.T) {
+func TestScenario_RW13_aWriterThatKeepsItsRead(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t))
 	one, two := newLock(t, session(t, redisAddr), key(t)), newLock(t, session(t, redisAddr), key(t))
 	ctx, w1 := lock(t, l.Writer())
@@ -406,7 +406,7 @@ func TestScenario_aWriterThatKeepsItsRead(t *testing.T) {
 }
 
 // A hold that is nested in a fixed lease does not lengthen it.
-func TestScenario_aNestedReadEndsWithItsRoot(t *testing.T) {
+func TestScenario_RW09_aNestedReadEndsWithItsRoot(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 500 * time.Millisecond, Fixed: true})
 	ctx, r := lock(t, l.Reader())
 	time.Sleep(300 * time.Millisecond)
@@ -419,7 +419,7 @@ func TestScenario_aNestedReadEndsWithItsRoot(t *testing.T) {
 }
 
 // Nested holds of a writer do not add their leases up.
-func TestScenario_aNestedWriteAddsNoTime(t *testing.T) {
+func TestScenario_RW05_aNestedWriteAddsNoTime(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 600 * time.Millisecond, Fixed: true})
 	ctx, _ := lock(t, l.Writer())
 	_, _, err := l.Writer().TryLock(ctx)
@@ -434,7 +434,7 @@ func TestScenario_aNestedWriteAddsNoTime(t *testing.T) {
 }
 
 // A writer that never unlocks: readers wait for the end of its lease.
-func TestScenario_readersWaitForALeaseThatRunsOut(t *testing.T) {
+func TestScenario_RW07_readersWaitForALeaseThatRunsOut(t *testing.T) {
 	_, _ = lock(t, newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 700 * time.Millisecond, Fixed: true}).Writer())
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -452,7 +452,7 @@ func TestScenario_readersWaitForALeaseThatRunsOut(t *testing.T) {
 }
 
 // The next gets in when a lease has run out, and the late unlock says so.
-func TestScenario_aLeaseThatRunsOutLetsTheNextIn(t *testing.T) {
+func TestScenario_RW17_RW18_aLeaseThatRunsOutLetsTheNextIn(t *testing.T) {
 	for _, side := range []string{"read", "write"} {
 		t.Run(side, func(t *testing.T) {
 			of := func(l *rwlock.Lock) holdfast.Locker {
@@ -473,7 +473,7 @@ func TestScenario_aLeaseThatRunsOutLetsTheNextIn(t *testing.T) {
 }
 
 // Locking again and again with many workers and few names, with a tag in the name.
-func TestScenario_manyWorkersOnOneHandle(t *testing.T) {
+func TestScenario_RW04_manyWorkersOnOneHandle(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), "{"+key(t)+"}:abc:key")
 	var wg sync.WaitGroup
 	for range 10 {
@@ -490,7 +490,7 @@ func TestScenario_manyWorkersOnOneHandle(t *testing.T) {
 }
 
 // Tasks on random sides, with counts that writers alone change.
-func TestScenario_countsWithARandomSideEachTime(t *testing.T) {
+func TestScenario_RW24_countsWithARandomSideEachTime(t *testing.T) {
 	for _, c := range []struct{ sessions, rounds int }{{1, 15}, {16, 100}, {100, 1}} {
 		t.Run(fmt.Sprint(c.sessions), func(t *testing.T) {
 			var wg sync.WaitGroup
@@ -522,7 +522,7 @@ func TestScenario_countsWithARandomSideEachTime(t *testing.T) {
 
 // A process that dies leaves its hold, and the renewal of another process' readers does
 // not keep it alive.
-func TestScenario_renewalKeepsNoOtherProcessAlive(t *testing.T) {
+func TestScenario_RW25_renewalKeepsNoOtherProcessAlive(t *testing.T) {
 	dead := threadOf(t, 9)
 	require.Empty(t, dead.read(t, 400*time.Millisecond))
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond})
@@ -534,7 +534,7 @@ func TestScenario_renewalKeepsNoOtherProcessAlive(t *testing.T) {
 }
 
 // Twenty processes died with three holds each, and one that lives leaves.
-func TestScenario_manyDeadJavaReaders(t *testing.T) {
+func TestScenario_RW26_manyDeadJavaReaders(t *testing.T) {
 	for i := range 20 {
 		for range 3 {
 			require.Empty(t, threadOf(t, 100+i).read(t, 300*time.Millisecond))
@@ -550,7 +550,7 @@ func TestScenario_manyDeadJavaReaders(t *testing.T) {
 }
 
 // A session that is closed releases what its holders held.
-func TestScenario_aClosedSessionLeavesTheLockFree(t *testing.T) {
+func TestScenario_RW19_aClosedSessionLeavesTheLockFree(t *testing.T) {
 	hf := session(t, redisAddr)
 	l := newLock(t, hf, key(t))
 	ctx, _ := lock(t, l.Writer())
@@ -562,7 +562,7 @@ func TestScenario_aClosedSessionLeavesTheLockFree(t *testing.T) {
 }
 
 // Redis restarts without its data: the unlock says so, and later holds are renewed.
-func TestScenario_aRestartThatLosesTheDataIsTold(t *testing.T) {
+func TestScenario_WD01_WD02_aRestartThatLosesTheDataIsTold(t *testing.T) {
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 500 * time.Millisecond})
 	for _, side := range []holdfast.Locker{l.Reader(), l.Writer()} {
@@ -580,7 +580,7 @@ func TestScenario_aRestartThatLosesTheDataIsTold(t *testing.T) {
 }
 
 // Readers of another lock are not concerned.
-func TestScenario_locksOfOtherNamesAreOthers(t *testing.T) {
+func TestScenario_RW23_locksOfOtherNamesAreOthers(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t))
 	_, r := lock(t, l.For("a").Reader())
 	_, r2 := lock(t, l.For("b").Reader())

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/bench"
 	"github.com/holdfast-go/holdfast/bench/report"
 	"github.com/holdfast-go/holdfast/internal/redistest"
 )
@@ -152,6 +153,9 @@ func config() (string, error) {
 	if etcd, err := exec.LookPath("etcd"); err == nil {
 		line("etcd", version(etcd, "--version"))
 	}
+	if jar := os.Getenv(bench.EnvRedisson); jar != "" {
+		line("redisson", redisson(jar))
+	}
 	line("go", runtime.Version())
 	// A test binary does not know its modules, but this program is made of the same.
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -162,6 +166,16 @@ func config() (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// redisson asks the built Java program, which ends at once without input.
+func redisson(jar string) string {
+	text, err := exec.Command("java", "-jar", jar).Output()
+	words := strings.Fields(string(text)) // ready VERSION JAVA
+	if err != nil || len(words) < 3 {
+		return "version unknown"
+	}
+	return words[1] + " on Java " + words[2]
 }
 
 func version(program, flag string) string {

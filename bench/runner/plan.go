@@ -40,6 +40,9 @@ func makePlan(s settings) plan {
 			if s.only != nil && !s.only.MatchString(cell.String()) || s.quick && !slices.Contains(quickCells[w.Name], cell.Value) {
 				continue
 			}
+			if s.quick && cell.Impl.Java {
+				continue // a JVM needs its time to get warm
+			}
 			waits := cell.Workload.Name == "Waiters" || cell.Workload.Name == "Held"
 			j := newJob(cell, s.quick)
 			switch {
@@ -61,6 +64,9 @@ func newJob(c bench.Cell, quick bool) job {
 	switch c.Workload.Name {
 	case "Uncontended", "Distinct":
 		j.window = 300 * time.Millisecond
+		if c.Impl.Java { // it is noisier
+			j.window = time.Second
+		}
 	case "Contended":
 		j.window = 500 * time.Millisecond
 		if c.Value > 500 { // so that each goroutine has several turns
@@ -77,6 +83,9 @@ func newJob(c bench.Cell, quick bool) job {
 		if quick { // two renewals of each lock
 			j.window = 7 * time.Second
 		}
+	}
+	if c.Impl.Java { // the JVM starts, and is warmed up
+		j.around += 4 * time.Second
 	}
 	return j
 }

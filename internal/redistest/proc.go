@@ -19,7 +19,8 @@ const EnvRole = "HOLDFAST_ROLE"
 // TestMain calls the function for the role instead of running the tests.
 func Role() string { return os.Getenv(EnvRole) }
 
-// Process is a child process: this executable, run again in another role.
+// Process is a child process: this executable, run again in another role, or
+// another program.
 type Process struct {
 	tb      TB
 	role    string
@@ -27,7 +28,8 @@ type Process struct {
 	stdin   io.WriteCloser
 	pipes   []*os.File
 	readers sync.WaitGroup
-	eof     chan struct{} // closed when the output was read to its end
+	each    func(line string) // gets the lines of stdout; nil means that they are kept
+	eof     chan struct{}     // closed when the output was read to its end
 
 	mu      sync.Mutex
 	lines   []string // of stdout
@@ -43,18 +45,9 @@ type Process struct {
 // goroutine can be stopped like that together with its timers and connections.
 func Child(tb TB, role string, env ...string) *Process {
 	tb.Helper()
-	p, err := child(tb, role, env)
-	if err != nil {
-		tb.Fatalf("redistest: child %s: %v", role, err)
-	}
-	tb.Cleanup(p.Kill)
-	return p
-}
-
-func child(tb TB, role string, env []string) (*Process, error) {
 	exe, err := os.Executable()
 	if err != nil {
-		return nil, err
+		tb.Fatalf("redistest: child %s: %v", role, err)
 	}
 	cmd := exec.Command(exe)
 	if flag.Lookup("test.run") != nil {
@@ -64,7 +57,28 @@ func child(tb TB, role string, env []string) (*Process, error) {
 	}
 	cmd.Env = append(os.Environ(), EnvRole+"="+role)
 	cmd.Env = append(cmd.Env, env...)
-	p := &Process{tb: tb, role: role, eof: make(chan struct{}), changed: make(chan struct{}, 1)}
+	return Command(tb, role, cmd, nil)
+}
+
+// Command starts another program as Child starts this one; name is for what the
+// log says. If each is not nil it gets the lines of stdout, one at a time, and
+// Line finds none.
+func Command(tb TB, name string, cmd *exec.Cmd, each func(line string)) *Process {
+	tb.Helper()
+	p, err := spawn(tb, name, cmd, each)
+	if err != nil {
+		tb.Fatalf("redistest: child %s: %v", name, err)
+	}
+	tb.Cleanup(p.Kill)
+	return p
+}
+
+func spawn(tb TB, name string, cmd *exec.Cmd, each func(line string)) (*Process, error) {
+	p := &Process{tb: tb, role: name, each: each, eof: make(chan struct{}), changed: make(chan struct{}, 1)}
+	if p.each == nil {
+		p.each = p.line
+	}
+	var err error
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -87,9 +101,9 @@ func child(tb TB, role string, env []string) (*Process, error) {
 		_, _ = out.Close(), errs.Close()
 		return nil, err
 	}
-	p.readers.Go(func() { readLines(out, p.line) })
+	p.readers.Go(func() { readLines(out, p.each) })
 	p.readers.Go(func() {
-		readLines(errs, func(line string) { tb.Logf("%s[%d]: %s", role, p.PID(), line) })
+		readLines(errs, func(line string) { tb.Logf("%s[%d]: %s", name, p.PID(), line) })
 	})
 	go func() {
 		<-p.proc.done
@@ -211,6 +225,9 @@ func (p *Process) Continue() {
 		p.tb.Fatalf("redistest: child %s: continue: %v", p.role, err)
 	}
 }
+
+// Ended is closed when the child has ended and all its output was read.
+func (p *Process) Ended() <-chan struct{} { return p.eof }
 
 // Wait waits until the child has ended and returns nil if its exit status is
 // zero, or else the *exec.ExitError, or os.ErrDeadlineExceeded when the time is

@@ -735,6 +735,18 @@ func TestChild(t *testing.T) {
 	require.Equal(t, 3, exit.ExitCode())
 }
 
+func TestCommand(t *testing.T) {
+	lines := make(chan string, 2)
+	c := redistest.Command(t, "cat", exec.Command("cat"), func(line string) { lines <- line })
+	c.Send("one")
+	c.Send("two")
+	require.Equal(t, "one", <-lines)
+	require.Equal(t, "two", <-lines)
+	c.CloseInput()
+	<-c.Ended()
+	require.NoError(t, c.Wait(within))
+}
+
 func TestChildKill(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		c := redistest.Child(t, "echo")
