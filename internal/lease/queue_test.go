@@ -788,3 +788,32 @@ func TestASignalToAQueueThatIsGoneReachesNoOther(t *testing.T) {
 		require.NoError(t, l.unlock())
 	})
 }
+
+// A process that lets others go first does not ask for a while. Who calls then, and
+// leaves before it asks, has not met a lock that was taken.
+func TestOnlyWhoMetTheLockTakenIsToldSo(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		r := w.request("a", terms(30*time.Second))
+		stop := r.Store.Subscribe(nobody{})
+		defer stop()
+		time.Sleep(ms)
+		l := p.lock(r)
+		patient := p.begin(context.Background(), r, false)
+		synctest.Wait()
+		early, end := context.WithTimeout(context.Background(), 2*way+100*time.Microsecond)
+		defer end()
+		met := p.begin(early, r, false)
+		synctest.Wait()
+		require.NoError(t, l.unlock())
+		late, end := context.WithTimeout(context.Background(), 100*time.Microsecond)
+		defer end()
+		time.Sleep(time.Microsecond)
+		missed := p.begin(late, r, false)
+		require.ErrorIs(t, (<-met).err, fault.ErrNotAcquired)
+		require.ErrorIs(t, (<-missed).err, fault.ErrUnavailable)
+		a := <-patient
+		require.NoError(t, a.err)
+		require.NoError(t, a.unlock())
+	})
+}

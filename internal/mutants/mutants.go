@@ -253,7 +253,7 @@ var mutants = []mutant{
 	},
 	{
 		"nobody looks for late copies", "internal/lease/condemned.go",
-		"	if k.closed {\n		return\n	}\n	heap.Push", "	return\n	heap.Push", inLease, "",
+		"	if k.closed {\n		return\n	}\n	heap.Push(&k.dead.waiting, condemnedOwner{store: s, owner: owner, since: at, due: at})", "	return\n	heap.Push(&k.dead.waiting, condemnedOwner{store: s, owner: owner, since: at, due: at})", inLease, "",
 	},
 	{
 		"the hub's Look is ignored", "internal/lease/keeper.go",

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package explore_test
+
+func stepBack() {}
