@@ -14,18 +14,20 @@ import (
 // of another, and a hold that becomes one of another side.
 
 // LockUnder takes the lock as a part of outer, a live lease of another side of the same
-// lock: nobody who waits is asked to go first. It answers [ErrLost] if outer is lost.
+// lock: nobody who waits is asked to go first. It answers [ErrLost] if outer is found to
+// be lost. From here on outer is not handed over between goroutines of this process: the
+// lock taken under it may outlive it.
 // With once, or a negative Wait, it asks one time.
 func (h *Handle) LockUnder(ctx context.Context, outer *Lease, once bool) (context.Context, *Lease, error) {
 	if h.err != nil {
 		return ctx, nil, h.err
 	}
+	if !outer.hold.Bind() { // no longer held: then the caller is a stranger
+		return h.take(ctx, once || h.options.Wait < 0)
+	}
 	s := h.session
 	if err := h.options.within(&outer.lock.options); err != nil {
 		return ctx, nil, h.wrap("lock", err)
-	}
-	if !outer.hold.Part() {
-		return ctx, nil, h.wrap("lock", &LostError{Kind: outer.lock.kind.Name(), Name: outer.lock.key, Reason: ReasonExpired, At: time.Now()})
 	}
 	request := h.request
 	// A queue of its own: those in the lock's queue wait for outer.

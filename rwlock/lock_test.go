@@ -183,6 +183,45 @@ func TestReader_underAWriterReadsAtOnceAndKeepsOthersOut(t *testing.T) {
 	free(t, b.Writer())
 }
 
+// Between goroutines of a process a writer's lock is handed over without asking Redis, but
+// not while there are reads that were a part of it.
+func TestReader_underAWriterKeepsWritersOfItsProcessOut(t *testing.T) {
+	for _, how := range []string{"read outlives the writer", "downgrade of the outer hold"} {
+		t.Run(how, func(t *testing.T) {
+			hf := session(t, redisAddr)
+			l := newLock(t, hf, key(t))
+			for range 20 {
+				ctx, w := lock(t, l.Writer())
+				var wrote atomic.Bool
+				done := make(chan error, 1)
+				go func() {
+					done <- l.Writer().Do(within(t, 20*time.Second), func(context.Context) error { wrote.Store(true); return nil })
+				}()
+				waiting(t, hf, 1)
+				var r, last *holdfast.Lease
+				var err error
+				if how == "read outlives the writer" {
+					_, r, err = l.Reader().Lock(ctx)
+					last = w
+				} else {
+					var inner *holdfast.Lease
+					_, inner, err = l.Writer().Lock(ctx)
+					require.NoError(t, err)
+					last = inner
+					_, r, err = l.Writer().Downgrade(ctx, w)
+				}
+				require.NoError(t, err)
+				unlock(t, last)
+				time.Sleep(5 * time.Millisecond)
+				require.False(t, wrote.Load(), "a writer beside a reader")
+				require.True(t, r.Valid())
+				unlock(t, r)
+				require.NoError(t, <-done)
+			}
+		})
+	}
+}
+
 func TestReader_underAWriterThatIsLostIsLost(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t))
 	ctx, w := lock(t, l.Writer())

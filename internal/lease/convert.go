@@ -46,7 +46,7 @@ func (h *Hold) Convert(values context.Context, m *Member, r *Request) (*Hold, er
 		k.mu.Unlock()
 		k.tellLost(lost)
 		return nil, h.loss.Cause
-	case h.holds > 1 || len(h.turn) > 0: // or about to be
+	case h.holds > 1: // a count that is under way will find nothing to count
 		k.mu.Unlock()
 		return nil, ErrNested
 	}

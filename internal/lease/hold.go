@@ -63,6 +63,7 @@ type Tenure struct {
 	failures int32         // failed renewals in a row
 	index    int32         // in the keeper's heap, -1 outside
 	tainted  bool          // a copy of the acquire may still arrive
+	bound    bool          // other holds are parts of it, so it is not handed over
 	swept    bool          // its owner is looked for once more after its loss
 	due      bool
 	renewing bool
@@ -88,7 +89,6 @@ type Hold struct {
 	turn    chan struct{} // holds a token while the count is being set
 	state   State
 	ended   bool // every caller's context has ended, since endedAt
-	parts   bool // others may hold what depends on the owner field: it is not handed over
 	endTold bool // that it is held on after its context ended was reported
 }
 
@@ -122,15 +122,6 @@ func (h *Hold) Join(caller context.Context, m *Member, cancel context.CancelCaus
 	if loss != nil { // it came first
 		cancel(loss.Cause)
 	}
-}
-
-// Part says that something is going to be held as a part of h; it reports whether h is
-// held. Such a hold is given back to the store and to nobody else.
-func (h *Hold) Part() bool {
-	h.keeper.mu.Lock()
-	defer h.keeper.mu.Unlock()
-	h.parts = h.parts || h.live()
-	return h.live()
 }
 
 // Token is the fencing token, 0 without fencing.

@@ -146,6 +146,20 @@ func (k *Keeper) loseAll(t *Tenure, reason fault.Reason, err error) (lost []*Hol
 	return lost
 }
 
+// Bind makes sure that h is not handed over any more, since another hold is to be a part
+// of it, and reports whether h is held.
+func (h *Hold) Bind() bool {
+	k := h.keeper
+	now := k.clock.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !h.live() || now >= h.tenure.deadline {
+		return false
+	}
+	h.tenure.bound = true
+	return true
+}
+
 // enterShared takes a nested hold of h, of which the store need not know.
 func (h *Hold) enterShared(ctx context.Context) (holds int, err error) {
 	if ctx.Err() != nil {

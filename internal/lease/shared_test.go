@@ -600,3 +600,49 @@ func TestALostSharedOwnerIsTakenOutOnce(t *testing.T) {
 		require.GreaterOrEqual(t, sent[0].at, a.tenure.deadline, "not before its time is over")
 	})
 }
+
+func TestABoundTenureIsNotHandedOver(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		r := w.request("a", terms(30*time.Second, handoff(64)))
+		l := p.lock(r)
+		next := p.begin(context.Background(), r, false)
+		require.True(t, l.Bind())
+		require.NoError(t, l.unlock())
+		require.False(t, l.Bind(), "it is over")
+		a := <-next
+		require.NoError(t, a.err)
+		require.False(t, a.r.Handoff)
+		w.remove("a")
+		time.Sleep(time.Minute)
+		require.False(t, a.Bind(), "it is lost")
+	})
+}
+
+// A nested hold that is about to be taken when its hold becomes another lock's finds that
+// it is over, and counts nothing there.
+func TestANestedHoldIsTakenDuringAConversion(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		from, to := w.convertible("a", "b", terms(30*time.Second)), w.shared("b", terms(30*time.Second))
+		l := p.lock(from)
+		w.plan(func(c cmd, p *plan) {
+			if c.op == "count" {
+				p.before = 10 * ms
+			}
+		})
+		entered := make(chan error, 1)
+		go func() {
+			_, err := l.Enter(context.Background(), 0)
+			entered <- err
+		}()
+		time.Sleep(ms)
+		h, err := l.Convert(context.Background(), &l.m, to)
+		require.NoError(t, err)
+		require.ErrorIs(t, <-entered, ErrStranger)
+		_, count, _ := w.look("b")
+		require.Equal(t, 1, count)
+		m := p.join(context.Background(), h)
+		require.NoError(t, m.unlock())
+	})
+}

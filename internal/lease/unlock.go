@@ -235,7 +235,10 @@ func (k *Keeper) heir(h *Hold, now time.Duration) *waiter {
 		*w.request.Terms != *terms, k.closing:
 		return nil
 	}
-	if h.parts || len(h.turn) > 0 { // a count that is under way would reach the next owner
+	if len(h.turn) > 0 { // a count that is under way would reach the next owner
+		return nil
+	}
+	if t.bound { // what is a part of it is not the next owner's
 		return nil
 	}
 	if h.request.Shared { // the head may have an attempt under way, and would pass others

@@ -170,4 +170,8 @@ var rwMutants = []mutant{
 		"rwlock: a shared tenure is handed over", "internal/lease/unlock.go",
 		"	if h.request.Shared { // the head may have", "	if false { // the head may have", inLease, "",
 	},
+	{
+		"rwlock: a writer is handed over beside reads that are a part of it", "internal/lease/unlock.go",
+		"	if t.bound {", "	if false {", inRwlock, "TestReader_under",
+	},
 }
