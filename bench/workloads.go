@@ -45,7 +45,7 @@ var (
 		},
 		Bounds: map[string]int{
 			"etcd":     16,  // it makes a session for each goroutine, and collapses
-			"redisson": 128, // each JVM is warmed up, which takes its time
+			"redisson": 16, // each JVM is warmed up, which takes its time
 		},
 	}
 	// Handoff passes one lock around processes that all wait for it.
