@@ -44,7 +44,7 @@ var (
 			"redislock", "redislock-1ms", "rueidislock", "rueidislock-1key", "redisson-protocol", "redisson", "etcd",
 		},
 		Bounds: map[string]int{
-			"etcd":     16,  // it makes a session for each goroutine, and collapses
+			"etcd":     16, // it makes a session for each goroutine, and collapses
 			"redisson": 16, // each JVM is warmed up, which takes its time
 		},
 	}
