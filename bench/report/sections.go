@@ -172,8 +172,8 @@ var sections = []section{
 		},
 		explain: "Holdfast hands the lock from goroutine to goroutine in order, and asks Redis once in 65 acquisitions or 5 ms, so that other processes have their chance. The peers ask Redis each time, and those that poll let the goroutine win that has just " +
 			"unlocked: it asks at once, while the others sleep. That is why the polling ones with long delays can have many acquisitions per second and a column of goroutines that got nothing; a shorter delay shares better and sends more commands. " +
-			"redisson-protocol wakes one waiter for each release, who competes with whoever comes by. Without handoff Holdfast keeps the order, so each acquisition waits for the wake-up of the next in line besides its two round trips; a peer that starves " +
-			"the others saves exactly that. etcd keeps an order in the server; it is not measured beyond 16 goroutines, each of which needs a session.",
+			"redisson-protocol wakes one waiter for each release, who competes with whoever comes by. Without handoff Holdfast keeps the order, so each acquisition waits for the wake-up of the next in line; as long as nobody else listens to the release, that and the next attempt share a round trip. A peer that starves " +
+			"the others saves the wake-up. etcd keeps an order in the server; it is not measured beyond 16 goroutines, each of which needs a session.",
 	},
 	{
 		workload: bench.Handoff,
