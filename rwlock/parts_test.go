@@ -33,15 +33,6 @@ func nobodyWrites(t *testing.T, hf *holdfast.Session, l *rwlock.Lock, leave func
 	require.NoError(t, reader.Unlock(context.Background()))
 }
 
-func TestReader_underAWriterOutlivesItWithoutAHandover(t *testing.T) {
-	hf := session(t, redisAddr)
-	l := newLock(t, hf, key(t))
-	_, w := lock(t, l.Writer())
-	_, r, err := l.Reader().Lock(holdfast.WithLease(context.Background(), w))
-	require.NoError(t, err)
-	nobodyWrites(t, hf, l, func() { unlock(t, w) }, r)
-}
-
 func TestDowngrade_ofOneOfTwoLeasesOutlivesTheOtherWithoutAHandover(t *testing.T) {
 	hf := session(t, redisAddr)
 	l := newLock(t, hf, key(t))

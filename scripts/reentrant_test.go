@@ -740,3 +740,18 @@ func TestFenceGuard(t *testing.T) {
 		}},
 	}}.run(t)
 }
+
+// A counter that is used all the time is kept all the time: the first token of each
+// 64th of its retention gives it a fresh TTL, however short a while ago the last was.
+func TestAcquireFenced_steadyUseKeepsTheCounter(t *testing.T) {
+	everywhere(t, func(t *testing.T, b *backend) {
+		const retention, part = 600_000, 600_000 * 1000 / 64 // milliseconds, microseconds
+		key, counter := name(t), name(t)+":tokens"
+		last := b.micros(t)/part*part - 1 // the end of the 64th before this one
+		require.NoError(t, b.raw(t, "SET", counter, strconv.FormatInt(last, 10), "PX", "60000").Error())
+		reply := scripts.ReentrantAcquireFenced.Exec(t.Context(), b.client,
+			[]string{key, counter}, []string{"me", "60000", "1", strconv.Itoa(retention)})
+		require.NoError(t, reply.Error())
+		b.requireTTL(t, counter, retention)
+	})
+}
