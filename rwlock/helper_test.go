@@ -2,6 +2,7 @@ package rwlock_test
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,17 @@ func waiting(t testing.TB, hf *holdfast.Session, n int) {
 func subscribed(t testing.TB, s *redistest.Server, n int) {
 	t.Helper()
 	redistest.Eventually(t, 10*time.Second, "channels subscribed", func() bool { return len(s.Channels(t)) == n })
+}
+
+// listening waits until the test's channel has n subscribers: a caller subscribes
+// once it has been told that the lock is taken.
+func listening(t testing.TB, s *redistest.Server, n int) {
+	t.Helper()
+	channel := "redisson_rwlock:{" + key(t) + "}"
+	redistest.Eventually(t, 10*time.Second, "callers listen", func() bool {
+		return strings.HasSuffix(s.Do(t, "PUBSUB", "NUMSUB", channel), strconv.Itoa(n)) ||
+			strings.HasSuffix(s.Do(t, "PUBSUB", "SHARDNUMSUB", channel), strconv.Itoa(n))
+	})
 }
 
 // hear passes on what a dedicated connection is told, once it has subscribed.

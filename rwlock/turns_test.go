@@ -59,7 +59,7 @@ func TestPreference_aWriterThatGivesUpTellsReaders(t *testing.T) {
 		read <- a.Reader().Do(within(t, 20*time.Second), func(context.Context) error { return nil })
 	}()
 	redistest.Eventually(t, 10*time.Second, "a reader waits", func() bool { return server.Do(t, "EXISTS", readersOf(t)) == "1" })
-	subscribed(t, server, 1)
+	listening(t, server, 2) // so both have their answers
 	cancel()
 	began := time.Now()
 	require.ErrorIs(t, <-gave, holdfast.ErrNotAcquired)
@@ -244,6 +244,7 @@ func TestTurn_isGivenUpByThoseWhoLeave(t *testing.T) {
 		gave <- err
 	}()
 	redistest.Eventually(t, 10*time.Second, "it is noted", func() bool { return server.Do(t, "EXISTS", readersOf(t)) == "1" })
+	listening(t, server, 1) // so it has its answer
 	cancel()
 	require.ErrorIs(t, <-gave, holdfast.ErrNotAcquired)
 	redistest.Eventually(t, 10*time.Second, "it is noted no more", func() bool { return server.Do(t, "EXISTS", readersOf(t)) == "0" })

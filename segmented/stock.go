@@ -470,7 +470,9 @@ func (s *Stock) count(ctx context.Context, script *scripts.Script, keys []string
 }
 
 // run runs what may run twice until it is answered, within the session's Timeout
-// and ctx. The word for a command that may have been executed is unknown.
+// and ctx. The word for a command that may have been executed is unknown. What was
+// refused is not sent so late that its answer may come after the end: a failure
+// that is certain is worth more than one more try.
 func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Context) rueidis.RedisResult) (rueidis.RedisMessage, error) {
 	bound, cancel := context.WithTimeout(ctx, s.tools.Timeout)
 	defer cancel()
@@ -503,6 +505,9 @@ func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Contex
 			sent = unknown
 		}
 		pause(bound, tries)
+		if end, _ := bound.Deadline(); sent == nil && time.Until(end) < s.tools.Timeout/8 {
+			cancel()
+		}
 	}
 }
 

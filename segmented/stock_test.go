@@ -959,7 +959,7 @@ func TestView_sumsUpAtEveryMoment(t *testing.T) {
 
 func TestStock_fullMemoryRefusesOnlyNewOrders(t *testing.T) {
 	srv := redistest.Run(t)
-	s := openStock(t, session(t, srv.Addr(), holdfast.SessionOptions{Timeout: 300 * time.Millisecond}), "shoe")
+	s := openStock(t, session(t, srv.Addr(), holdfast.SessionOptions{Timeout: time.Second}), "shoe")
 	require.NoError(t, s.Init(t.Context(), 10))
 	ctx := t.Context()
 	for _, id := range []string{"a", "b", "c", "d"} {
