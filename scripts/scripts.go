@@ -81,8 +81,14 @@ var (
 	StockAdd = load("stock_add")
 	// StockGet reads an order.
 	StockGet = load("stock_get")
-	// StockAsk sees which of many orders are there.
-	StockAsk = load("stock_ask")
+	// StockGive sends units to another bucket.
+	StockGive = load("stock_give")
+	// StockTake takes in units that other buckets have sent.
+	StockTake = load("stock_take")
+	// StockArrived notes that units have arrived.
+	StockArrived = load("stock_arrived")
+	// StockResize says in how many buckets free units rest.
+	StockResize = load("stock_resize")
 	// StockView reads what a bucket has.
 	StockView = load("stock_view")
 	// StockSweep ends, forgets and lists orders.

@@ -22,7 +22,7 @@ var (
 	// again. Left is 0. The order's id is used up: another try needs another id.
 	ErrExpired = errors.New("reservation expired")
 
-	// ErrConflict: the id was used before, with another quantity, buyer or order, or
+	// ErrConflict: the id was used before, with another quantity or buyer, or
 	// a refund is of more units than the order has. Left is the quantity that is
 	// known, or the units that can be refunded.
 	ErrConflict = errors.New("conflicts with what is known")

@@ -155,7 +155,7 @@ func ExampleStockOptions_limit() {
 	if err := tickets.Init(ctx, 100); err != nil {
 		panic(err)
 	}
-	for _, o := range []segmented.Order{{ID: "1", Buyer: "ann", Qty: 1}, {ID: "2", Buyer: "ann", Qty: 2}, {ID: "3", Buyer: "bob", Qty: 2}} {
+	for _, o := range []segmented.Order{{ID: "ann/1", Buyer: "ann", Qty: 1}, {ID: "ann/2", Buyer: "ann", Qty: 2}, {ID: "bob/3", Buyer: "bob", Qty: 2}} {
 		_, err := tickets.Reserve(ctx, o)
 		var refused *segmented.StockError
 		if errors.Is(err, segmented.ErrLimit) && errors.As(err, &refused) {

@@ -58,7 +58,8 @@ func TestHistory_aStockIsLinearizable(t *testing.T) {
 	unknown := 0
 	for round := range rounds {
 		name := fmt.Sprint("shoe", round)
-		require.NoError(t, openStock(t, direct, name).Init(t.Context(), units))
+		buckets := []int{1, 3}[round%2]
+		require.NoError(t, openStock(t, direct, name, segmented.StockOptions{Buckets: buckets}).Init(t.Context(), units))
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for c := range callers {

@@ -26,7 +26,8 @@ type Order struct {
 
 // A Refund puts units of a sold order on sale again.
 type Refund struct {
-	// ID makes the refund one refund, however often it is sent. At most 512 bytes.
+	// ID makes the refund one refund of its order, however often it is sent. At most
+	// 512 bytes.
 	ID string
 	// Order is the id of the order that the units were sold to.
 	Order string

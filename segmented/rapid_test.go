@@ -30,6 +30,7 @@ type machine struct {
 	exact    bool // the clock stands still unless it is told to pass
 	unit     int64
 	remember int64
+	buckets  int
 }
 
 const (
@@ -47,7 +48,14 @@ func (m *machine) stock(t *rapid.T) *segmented.Stock {
 	return m.stocks[rapid.IntRange(0, len(m.stocks)-1).Draw(t, "process")]
 }
 
-func order(t *rapid.T) string { return fmt.Sprint("o", rapid.IntRange(0, 5).Draw(t, "order")) }
+// order draws an order's id; with a limit it has the buyer's in it.
+func (m *machine) order(t *rapid.T) string {
+	if m.model.Limit > 0 {
+		return segmented.OrderID(buyer(t), fmt.Sprint("o", rapid.IntRange(0, 2).Draw(t, "order")))
+	}
+	return fmt.Sprint("o", rapid.IntRange(0, 5).Draw(t, "order"))
+}
+
 func buyer(t *rapid.T) string { return fmt.Sprint("b", rapid.IntRange(0, 2).Draw(t, "buyer")) }
 
 func qty(t *rapid.T) int64            { return rapid.SampledFrom([]int64{1, 1, 1, 2, 3}).Draw(t, "qty") }
@@ -97,7 +105,12 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 	ctx := context.Background()
 	actions := map[string]func(*rapid.T){
 		"reserve": func(t *rapid.T) {
-			o := segmented.Order{ID: order(t), Buyer: buyer(t), Qty: qty(t), Window: duration(m.window(t))}
+			o := segmented.Order{ID: m.order(t), Qty: qty(t), Window: duration(m.window(t))}
+			if m.model.Limit > 0 {
+				o.Buyer, _, _ = strings.Cut(o.ID, "/")
+			} else {
+				o.Buyer = buyer(t)
+			}
 			a := m.model.Reserve(m.now(), m.remember, o.ID, o.Qty, o.Window.Milliseconds(), o.Buyer, 'r')
 			r, err := m.stock(t).Reserve(ctx, o)
 			if a.Word == "limit" && m.model.Free < o.Qty && errors.Is(err, segmented.ErrSoldOut) {
@@ -106,25 +119,25 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 			m.same(t, fmt.Sprintf("reserve %+v", o), r, err, a)
 		},
 		"confirm": func(t *rapid.T) {
-			id := order(t)
+			id := m.order(t)
 			a := m.model.Confirm(m.now(), m.remember, id)
 			r, err := m.stock(t).Confirm(ctx, id)
 			m.same(t, "confirm "+id, r, err, a)
 		},
 		"cancel": func(t *rapid.T) {
-			id := order(t)
+			id := m.order(t)
 			a := m.model.Cancel(m.now(), m.remember, 600*sec, id)
 			r, err := m.stock(t).Cancel(ctx, id)
 			m.same(t, "cancel "+id, r, err, a)
 		},
 		"extend": func(t *rapid.T) {
-			id, d := order(t), m.window(t)
+			id, d := m.order(t), m.window(t)
 			a := m.model.Extend(m.now(), m.remember, id, d)
 			r, err := m.stock(t).Extend(ctx, id, duration(d))
 			m.same(t, fmt.Sprint("extend ", id, " by ", d), r, err, a)
 		},
 		"refund": func(t *rapid.T) {
-			f := segmented.Refund{ID: fmt.Sprint("f", rapid.IntRange(0, 3).Draw(t, "refund")), Order: order(t), Qty: qty(t)}
+			f := segmented.Refund{ID: fmt.Sprint("f", rapid.IntRange(0, 3).Draw(t, "refund")), Order: m.order(t), Qty: qty(t)}
 			a := m.model.Refund(m.now(), m.remember, f.Order, f.ID, f.Qty)
 			r, err := m.stock(t).Refund(ctx, f)
 			m.same(t, fmt.Sprintf("refund %+v", f), r, err, a)
@@ -135,7 +148,7 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 			m.same(t, fmt.Sprintf("add %+v", d), segmented.Reservation{}, m.stock(t).Add(ctx, d), a)
 		},
 		"get": func(t *rapid.T) {
-			id := order(t)
+			id := m.order(t)
 			a := m.model.Get(m.now(), m.remember, id)
 			r, err := m.stock(t).Get(ctx, id)
 			m.same(t, "get "+id, r, err, a)
@@ -169,6 +182,11 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 				}
 			}
 		},
+		"resize": func(t *rapid.T) {
+			if err := m.stock(t).Resize(ctx, rapid.IntRange(1, m.buckets).Draw(t, "live")); err != nil {
+				t.Fatal(err)
+			}
+		},
 		"": func(t *rapid.T) {
 			if err := m.model.Check(); err != nil {
 				t.Fatal(err)
@@ -178,7 +196,7 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 	}
 	if m.model.Limit == 0 { // baskets of one line: what others see of them
 		actions["basket"] = func(t *rapid.T) {
-			b := segmented.Basket{ID: order(t), Buyer: buyer(t), Window: duration(m.window(t)), Lines: []segmented.Line{{Stock: m.stock(t), Qty: qty(t)}}}
+			b := segmented.Basket{ID: m.order(t), Buyer: buyer(t), Window: duration(m.window(t)), Lines: []segmented.Line{{Stock: m.stock(t), Qty: qty(t)}}}
 			a := m.model.Reserve(m.now(), m.remember, b.ID, b.Lines[0].Qty, 5*sec, b.Buyer, 't')
 			if a.Word == "ok" {
 				replay := a.Order.State != 't'
@@ -244,14 +262,15 @@ func runMachine(t *testing.T, hfs []*holdfast.Session, now func() int64, pass fu
 		n++
 		limit := rapid.SampledFrom([]int64{0, 2, 4}).Draw(rt, "limit")
 		units := rapid.Int64Range(0, 8).Draw(rt, "units")
-		m := &machine{model: stockmodel.New(units, limit), now: now, pass: pass, exact: unit == sec, unit: unit, remember: 7 * day}
+		buckets := rapid.SampledFrom([]int{1, 1, 3}).Draw(rt, "buckets")
+		m := &machine{model: stockmodel.New(units, limit), now: now, pass: pass, exact: unit == sec, unit: unit, remember: 7 * day, buckets: buckets}
 		if rapid.Bool().Draw(rt, "forgets soon") {
 			m.remember = 600 * sec
 			m.pass = func(ms int64) { pass(ms * 10) }
 		}
 		for _, hf := range hfs {
 			s, err := segmented.OpenStock(hf, fmt.Sprint(strings.ToLower(key(t)), n), segmented.StockOptions{
-				Limit: limit, Remember: duration(m.remember),
+				Limit: limit, Buckets: buckets, Remember: duration(m.remember),
 			})
 			if err != nil {
 				rt.Fatal(err)

@@ -16,7 +16,6 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/core"
 	"github.com/holdfast-go/holdfast/internal/fault"
-	"github.com/holdfast-go/holdfast/internal/lease"
 	"github.com/holdfast-go/holdfast/scripts"
 )
 
@@ -31,13 +30,27 @@ const (
 	// initTime is how long a bucket may be made after its Init asked for leave.
 	initTime = time.Minute
 	maxUnits = 1e12
+	// clusterBuckets is the default number in a cluster: with so many, each node has
+	// about as many as the others.
+	clusterBuckets = 64
+	maxBuckets     = 1024
 )
 
 // StockOptions tune a stock. The zero value means every default.
 type StockOptions struct {
+	// Buckets is how many parts the stock has, each in a slot of its own, so that the
+	// nodes of a cluster share the work. More than one is for a cluster: on one server
+	// they have to fetch units from each other and give nothing for it. Default 64 in
+	// a cluster and 1 on one server, at most 1024. Init records it, and it never
+	// changes, since it says where an order is. A process that comes with another
+	// number is told [holdfast.ErrOption], and one that comes with 0 goes by the record.
+	Buckets int
+
 	// Limit is how many units one buyer may have, reserved and sold ones together.
-	// Default: no limit. Init records it; a process that comes with another one is
-	// told [holdfast.ErrOption], and one that comes with 0 goes by the record.
+	// Default: no limit. With a limit the id of an order has to be that of the buyer, a
+	// slash, and something without one, as [OrderID] makes it: all orders of a buyer
+	// are in one bucket, which anybody who knows the id can find. Init records the
+	// limit, as it does the number of buckets.
 	Limit int64
 
 	// Window is how long units stay reserved for an order that does not say. Default
@@ -73,10 +86,10 @@ type config struct {
 	id      string
 	units   int64
 	limit   int64
+	live    int    // in so many buckets free units rest
 	until   string // buckets may be made until then
 	open    bool
-	keys    []string // of the bucket: totals, orders, ends, forget, expired, buyers
-	channel string
+	buckets []bucket
 }
 
 // OpenStock returns the stock of that name, with the session's prefix before it.
@@ -107,6 +120,8 @@ func OpenStock(s *holdfast.Session, name string, o StockOptions) (*Stock, error)
 		return fail(fmt.Errorf("%w: %q has a brace", holdfast.ErrName, stock.name))
 	case len(stock.name) > core.MaxName:
 		return fail(core.CheckName(stock.name))
+	case o.Buckets < 0 || o.Buckets > maxBuckets:
+		return fail(optionError("Buckets is %d, from 1 to %d", o.Buckets, maxBuckets))
 	case o.Limit < 0 || o.Limit > maxUnits:
 		return fail(optionError("Limit is %d, from 0 to %d", o.Limit, int64(maxUnits)))
 	case stock.options.Remember < leastRemember || stock.options.Remember > longestWindow:
@@ -126,41 +141,49 @@ func (s *Stock) Name() string { return s.name }
 // interrupted is finished by the next one.
 //
 // Errors: [ErrConflict] if the stock was made with another number of units, which
-// is Left; [holdfast.ErrOption] for a number out of range or another Limit;
-// [ErrDamaged] if there are remains of another stock of this name.
+// is Left; [holdfast.ErrOption] for a number out of range, or another Limit or
+// number of Buckets; [ErrDamaged] if there are remains of another stock of this
+// name.
 func (s *Stock) Init(ctx context.Context, units int64) error {
 	fail := func(err error) error { return s.fail("init", "", err) }
 	if units < 0 || units > maxUnits {
 		return fail(optionError("%d units, from 0 to %d", units, int64(maxUnits)))
 	}
-	var c *config
+	buckets := s.options.Buckets
+	if buckets == 0 {
+		buckets = 1
+		if s.tools.Client.Mode() == rueidis.ClientModeCluster {
+			buckets = clusterBuckets
+		}
+	}
 	id := uuid.NewString()
-	for range 3 { // a bucket that may no longer be made needs another leave
+	for range 3 { // buckets that may no longer be made need another leave
 		m, err := s.run(ctx, holdfast.ErrUnknown, func(ctx context.Context) rueidis.RedisResult {
 			return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{
-				id, strconv.FormatInt(units, 10), "1", strconv.FormatInt(s.options.Limit, 10), core.Millis(initTime),
+				id, strconv.FormatInt(units, 10), strconv.Itoa(buckets), strconv.FormatInt(s.options.Limit, 10), core.Millis(initTime),
 			})
 		})
+		var c *config
 		if err == nil {
 			c, err = s.read(m)
 		}
+		if err == nil && c.units != units {
+			return &StockError{Call: "init", Stock: s.name, Left: c.units, Err: ErrConflict}
+		}
+		if err == nil {
+			err = s.agrees(c)
+		}
 		switch {
 		case err != nil:
 			return fail(err)
-		case c.units != units:
-			return &StockError{Call: "init", Stock: s.name, Left: c.units, Err: ErrConflict}
-		case s.options.Limit != 0 && c.limit != s.options.Limit:
-			return fail(optionError("Limit is %d, and the stock was made with %d", s.options.Limit, c.limit))
 		case c.open:
 			return nil
 		}
-		made, err := s.count(ctx, scripts.StockBucket, c.keys[:1], c.id, strconv.FormatInt(c.units, 10), strconv.FormatInt(c.limit, 10), c.until)
+		made, err := s.makeBuckets(ctx, c)
 		switch {
 		case err != nil:
 			return fail(err)
-		case made < 0:
-			return fail(fmt.Errorf("%w: %s belongs to another stock", ErrDamaged, c.keys[0]))
-		case made == 0:
+		case !made:
 			continue
 		}
 		open, err := s.count(ctx, scripts.StockOpen, []string{s.key()}, c.id)
@@ -172,6 +195,46 @@ func (s *Stock) Init(ctx context.Context, units int64) error {
 		}
 	}
 	return fail(fmt.Errorf("%w: it does not come to an end", ErrNotOpen))
+}
+
+// makeBuckets makes those that are not there yet; false if the leave to do so has
+// ended.
+func (s *Stock) makeBuckets(ctx context.Context, c *config) (bool, error) {
+	several := "0"
+	if len(c.buckets) > 1 {
+		several = "1"
+	}
+	jobs := make([]job, len(c.buckets))
+	for i := range c.buckets {
+		jobs[i] = job{&c.buckets[i], []string{
+			c.id, strconv.FormatInt(share(c.units, len(c.buckets), i), 10), strconv.FormatInt(c.limit, 10), c.until, several,
+		}}
+	}
+	replies, err := s.each(ctx, holdfast.ErrUnknown, scripts.StockBucket, func(b *bucket) []string { return b.keys[:1] }, jobs)
+	if err != nil {
+		return false, err
+	}
+	for i, m := range replies {
+		made, err := m.ToInt64()
+		switch {
+		case err != nil:
+			return false, err
+		case made < 0:
+			return false, fmt.Errorf("%w: %s belongs to another stock", ErrDamaged, c.buckets[i].keys[0])
+		case made == 0:
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// share is what the i-th of n gets if units are dealt out evenly.
+func share(units int64, n, i int) int64 {
+	each := units / int64(n)
+	if int64(i) < units%int64(n) {
+		each++
+	}
+	return each
 }
 
 // Reserve takes units for an order: all of them or none, for the order's window.
@@ -202,47 +265,96 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 	if err != nil {
 		return Reservation{}, s.fail(call, o.ID, err)
 	}
+	soldOut := func(left int64) (Reservation, error) {
+		return Reservation{}, &StockError{Call: call, Stock: s.name, Order: o.ID, Left: left, Err: ErrSoldOut}
+	}
 	if s.asker.soldOut(o.Qty) {
-		left, err := s.asker.ask(ctx, o.ID, o.Qty)
+		a, err := s.asker.ask(ctx, o)
 		switch {
-		case errors.Is(err, errAsk): // it has to be asked for in earnest
 		case err != nil:
 			return Reservation{}, s.fail(call, o.ID, err)
-		default:
-			return Reservation{}, &StockError{Call: call, Stock: s.name, Order: o.ID, Left: left, Err: ErrSoldOut}
+		case a.refuses(o.Qty):
+			return soldOut(a.free)
 		}
 	}
-	args := []string{o.ID, strconv.FormatInt(o.Qty, 10), core.Millis(o.Window), o.Buyer, mode}
-	var w *waiter
-	defer func() { w.stop() }()
-	for {
+	args := []string{"", o.ID, strconv.FormatInt(o.Qty, 10), core.Millis(o.Window), o.Buyer, mode}
+	var w waiters
+	defer w.stop()
+	var coming []transfer
+	for tries := 0; ; tries++ {
 		c, err := s.open(ctx)
-		if err == nil && c.limit > 0 && o.Buyer == "" {
-			err = optionError("the stock has a limit of %d for each buyer, and the order names none", c.limit)
+		if err == nil {
+			err = c.checkOrder(o)
 		}
 		if err != nil {
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
-		r, err := s.act(ctx, call, o.ID, scripts.StockReserve, args...)
+		home := c.home(o.ID)
+		m, err := s.perform(ctx, holdfast.ErrUnknown, o.ID, scripts.StockReserve, args)
+		if err != nil {
+			return Reservation{}, s.fail(call, o.ID, err)
+		}
+		r, err := s.readReserve(call, o, mode, m)
+		if len(coming) > 0 {
+			arrived := coming
+			s.tools.Background(func(ctx context.Context) { _ = s.arrived(ctx, c, arrived) })
+			coming, args[0] = nil, ""
+		}
 		switch {
+		case errors.Is(err, ErrSoldOut) && len(c.buckets) > 1:
+			got, err := s.fetch(ctx, c, home, o, &w, tries)
+			var short *shortError
+			switch {
+			case errors.As(err, &short):
+				s.asker.found(o.Qty)
+				return soldOut(short.left)
+			case err != nil:
+				return Reservation{}, s.fail(call, o.ID, err)
+			}
+			coming, args[0] = got, textOf(got)
 		case err != nil:
 			if errors.Is(err, ErrSoldOut) {
 				s.asker.found(o.Qty)
 			}
 			return r.reservation, err
 		case r.word == "wait":
-			if w == nil {
-				w = s.wait(c)
-			}
+			w.listen(s, home)
 			if !w.sleep(ctx, time.Duration(r.left)*time.Millisecond) {
-				return Reservation{}, s.fail(call, o.ID, errors.Join(holdfast.ErrUnavailable,
-					errors.New("baskets have the units, and are not decided yet"), ctx.Err(), cause(ctx)))
+				return Reservation{}, s.fail(call, o.ID, errors.Join(errUndecided, ctx.Err(), cause(ctx)))
 			}
 		case r.word == "again":
 		default:
 			return r.reservation, nil
 		}
 	}
+}
+
+var errUndecided = fmt.Errorf("%w: baskets have the units, and are not decided yet", holdfast.ErrUnavailable)
+
+// readReserve reads {now, answer}; an order that got its units is answered with
+// how many are left.
+func (s *Stock) readReserve(call string, o Order, mode string, m rueidis.RedisMessage) (reply, error) {
+	list, err := m.ToArray()
+	if err == nil && len(list) != 2 {
+		err = fmt.Errorf("a reply of %d parts", len(list))
+	}
+	if err != nil {
+		return reply{}, s.fail(call, o.ID, errors.Join(holdfast.ErrUnknown, err))
+	}
+	if !list[1].IsInt64() {
+		return s.judge(call, o.ID, list[1])
+	}
+	now, err1 := list[0].ToInt64()
+	left, err2 := list[1].ToInt64()
+	if err := errors.Join(err1, err2); err != nil {
+		return reply{}, s.fail(call, o.ID, errors.Join(holdfast.ErrUnknown, err))
+	}
+	r := reply{word: "ok", left: left, reservation: Reservation{
+		Order: Order{ID: o.ID, Buyer: o.Buyer, Qty: o.Qty}, State: states[mode], At: time.UnixMilli(now),
+	}}
+	r.reservation.Left = (o.Window + time.Millisecond - 1).Truncate(time.Millisecond)
+	r.reservation.Until = r.reservation.At.Add(r.reservation.Left)
+	return r, nil
 }
 
 // Confirm sells the units of a reserved order: after the payment. Which of
@@ -277,10 +389,11 @@ func (s *Stock) Extend(ctx context.Context, order string, window time.Duration) 
 	return s.of(ctx, "extend", order, scripts.StockExtend, core.Millis(window))
 }
 
-// Refund puts units of a sold order on sale again, once for each refund's id.
+// Refund puts units of a sold order on sale again, once for each id of a refund of
+// that order.
 //
 // Errors: [ErrConflict] if the order has fewer units left, or the refund was made
-// before with another order or quantity; [ErrState] or [ErrExpired] if the order
+// before with another quantity; [ErrState] or [ErrExpired] if the order
 // was not sold; [ErrUnknownOrder].
 func (s *Stock) Refund(ctx context.Context, r Refund) (Reservation, error) {
 	if err := errors.Join(checkID("refund", r.ID), checkQty(r.Qty)); err != nil {
@@ -297,8 +410,8 @@ func (s *Stock) Get(ctx context.Context, order string) (Reservation, error) {
 	if err := checkID("order", order); err != nil {
 		return Reservation{}, s.fail(call, order, err)
 	}
-	m, err := s.look(ctx, func(c *config) (*scripts.Script, []string, []string) {
-		return scripts.StockGet, c.keys[:2], []string{c.id, order}
+	m, err := s.onBucket(ctx, holdfast.ErrUnavailable, order, func(ctx context.Context, c *config, b *bucket) rueidis.RedisResult {
+		return scripts.StockGet.Exec(ctx, s.tools.Client, b.keys[:2], []string{c.id, order})
 	})
 	if err != nil {
 		return Reservation{}, s.fail(call, order, err)
@@ -316,7 +429,12 @@ func (s *Stock) Add(ctx context.Context, d Delivery) error {
 	if err := errors.Join(checkID("delivery", d.ID), checkQty(d.Qty)); err != nil {
 		return s.fail(call, d.ID, err)
 	}
-	m, err := s.perform(ctx, scripts.StockAdd, []string{d.ID, strconv.FormatInt(d.Qty, 10)})
+	m, err := s.onBucket(ctx, holdfast.ErrUnknown, d.ID, func(ctx context.Context, c *config, _ *bucket) rueidis.RedisResult {
+		// A delivery is found by its own id, whatever the ids of orders look like.
+		b := c.by(d.ID)
+		args := s.args(ctx, c, b, d.ID, strconv.FormatInt(d.Qty, 10))
+		return scripts.StockAdd.Exec(ctx, s.tools.Client, b.keys, args)
+	})
 	if err != nil {
 		return s.fail(call, d.ID, err)
 	}
@@ -324,9 +442,14 @@ func (s *Stock) Add(ctx context.Context, d Delivery) error {
 	if err != nil || len(list) != 2 {
 		return s.fail(call, d.ID, errors.Join(holdfast.ErrUnknown, err))
 	}
-	if word, _ := list[0].ToString(); word == "conflict" {
+	switch word, _ := list[0].ToString(); word {
+	case "conflict":
 		left, _ := list[1].ToInt64()
 		return &StockError{Call: call, Stock: s.name, Order: d.ID, Left: left, Err: ErrConflict}
+	case "ok":
+		// The units are on sale, wherever they are. They are dealt out since that spares
+		// buyers the way; if it fails nothing is lost.
+		_ = s.withConfig(ctx, func(c *config) error { return s.balance(ctx, c) })
 	}
 	return nil
 }
@@ -342,7 +465,7 @@ func (s *Stock) of(ctx context.Context, call, order string, script *scripts.Scri
 
 // act runs a script that answers for one order.
 func (s *Stock) act(ctx context.Context, call, order string, script *scripts.Script, args ...string) (reply, error) {
-	m, err := s.perform(ctx, script, args)
+	m, err := s.perform(ctx, holdfast.ErrUnknown, order, script, args)
 	if err != nil {
 		return reply{}, s.fail(call, order, err)
 	}
@@ -361,43 +484,55 @@ func (s *Stock) judge(call, order string, m rueidis.RedisMessage) (reply, error)
 	return r, nil
 }
 
-// perform runs a script of a bucket that changes something.
-func (s *Stock) perform(ctx context.Context, script *scripts.Script, args []string) (rueidis.RedisMessage, error) {
-	return s.onBucket(ctx, holdfast.ErrUnknown, func(ctx context.Context, c *config) rueidis.RedisResult {
-		all := make([]string, 0, 4+len(args))
-		all = append(all, c.id, c.channel, s.tools.PublishWith(ctx), core.Millis(s.options.Remember))
-		return script.Exec(ctx, s.tools.Client, c.keys, append(all, args...))
+// perform runs a script on the bucket of an order.
+func (s *Stock) perform(ctx context.Context, unknown error, order string, script *scripts.Script, args []string) (rueidis.RedisMessage, error) {
+	return s.onBucket(ctx, unknown, order, func(ctx context.Context, c *config, b *bucket) rueidis.RedisResult {
+		return script.Exec(ctx, s.tools.Client, b.keys, s.args(ctx, c, b, args...))
 	})
 }
 
-// look runs a script of a bucket that only reads, or does nothing that matters, so
-// that no outcome is unknown.
-func (s *Stock) look(ctx context.Context, script func(c *config) (s *scripts.Script, keys, args []string)) (rueidis.RedisMessage, error) {
-	return s.onBucket(ctx, holdfast.ErrUnavailable, func(ctx context.Context, c *config) rueidis.RedisResult {
-		text, keys, args := script(c)
-		return text.Exec(ctx, s.tools.Client, keys, args)
-	})
+// args are the arguments with which most scripts of a bucket begin, and more.
+func (s *Stock) args(ctx context.Context, c *config, b *bucket, more ...string) []string {
+	all := make([]string, 0, 4+len(more))
+	all = append(all, c.id, b.channel, s.tools.PublishWith(ctx), core.Millis(s.options.Remember))
+	return append(all, more...)
 }
 
-// onBucket runs a script on the bucket of the stock that is open.
-func (s *Stock) onBucket(ctx context.Context, unknown error, exec func(context.Context, *config) rueidis.RedisResult) (rueidis.RedisMessage, error) {
+// onBucket runs what may run twice on the bucket of an order.
+func (s *Stock) onBucket(ctx context.Context, unknown error, order string, exec func(context.Context, *config, *bucket) rueidis.RedisResult) (m rueidis.RedisMessage, err error) {
+	err = s.withConfig(ctx, func(c *config) error {
+		var err error
+		b := c.home(order)
+		m, err = s.run(ctx, unknown, func(ctx context.Context) rueidis.RedisResult { return exec(ctx, c, b) })
+		return missing(b, err)
+	})
+	return m, err
+}
+
+// withConfig calls f with what is recorded of the stock, and once more if another
+// stock has taken the place of the one that was known.
+func (s *Stock) withConfig(ctx context.Context, f func(*config) error) error {
 	for again := false; ; again = true {
 		c, err := s.open(ctx)
 		if err != nil {
-			return rueidis.RedisMessage{}, err
+			return err
 		}
-		m, err := s.run(ctx, unknown, func(ctx context.Context) rueidis.RedisResult { return exec(ctx, c) })
-		if e, ok := redisError(err); !ok || !strings.HasPrefix(e.Error(), "NOSTOCK") {
-			return m, err
+		if err = f(c); !errors.Is(err, ErrDamaged) {
+			return err
 		}
-		// Another stock may have taken the place of the one that was known.
 		s.config.CompareAndSwap(c, nil)
-		if now, err := s.open(ctx); err != nil {
-			return m, err
-		} else if again || now.id == c.id {
-			return m, fmt.Errorf("%w: %s is missing", ErrDamaged, c.keys[0])
+		if now, failed := s.open(ctx); failed != nil || again || now.id == c.id {
+			return err
 		}
 	}
+}
+
+// missing says so if a script did not find the bucket.
+func missing(b *bucket, err error) error {
+	if e, ok := redisError(err); ok && strings.HasPrefix(e.Error(), "NOSTOCK") {
+		return fmt.Errorf("%w: %s is missing", ErrDamaged, b.keys[0])
+	}
+	return err
 }
 
 func redisError(err error) (*rueidis.RedisError, bool) {
@@ -425,33 +560,48 @@ func (s *Stock) open(ctx context.Context) (*config, error) {
 		return nil, fmt.Errorf("%w: it was never initialised", ErrNotOpen)
 	case !c.open:
 		return nil, fmt.Errorf("%w: it is being initialised", ErrNotOpen)
-	case s.options.Limit != 0 && c.limit != s.options.Limit:
-		return nil, optionError("Limit is %d, and the stock was made with %d", s.options.Limit, c.limit)
+	}
+	if err := s.agrees(c); err != nil {
+		return nil, err
 	}
 	s.config.Store(c)
 	return c, nil
 }
 
-// read reads {id, units, buckets, limit, state, until}; nil if there is none.
+// agrees compares the options with what is recorded.
+func (s *Stock) agrees(c *config) error {
+	switch {
+	case s.options.Limit != 0 && c.limit != s.options.Limit:
+		return optionError("Limit is %d, and the stock was made with %d", s.options.Limit, c.limit)
+	case s.options.Buckets != 0 && len(c.buckets) != s.options.Buckets:
+		return optionError("Buckets is %d, and the stock was made with %d", s.options.Buckets, len(c.buckets))
+	}
+	return nil
+}
+
+// read reads {id, units, buckets, limit, state, until, live}; nil if there is none.
 func (s *Stock) read(m rueidis.RedisMessage) (*config, error) {
 	list, err := m.AsStrSlice()
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	if len(list) != 6 {
-		return nil, fmt.Errorf("%w: %s has %q", ErrDamaged, s.key(), list)
+	damaged := fmt.Errorf("%w: %s has %q", ErrDamaged, s.key(), list)
+	if len(list) != 7 {
+		return nil, damaged
 	}
 	c := &config{id: list[0], open: list[4] == "open", until: list[5]}
-	var err1, err2 error
-	c.units, err1 = strconv.ParseInt(list[1], 10, 64)
-	c.limit, err2 = strconv.ParseInt(list[3], 10, 64)
-	if err1 != nil || err2 != nil || list[2] != "1" {
-		return nil, fmt.Errorf("%w: %s has %q", ErrDamaged, s.key(), list)
+	var errs [4]error
+	var buckets int
+	c.units, errs[0] = strconv.ParseInt(list[1], 10, 64)
+	buckets, errs[1] = strconv.Atoi(list[2])
+	c.limit, errs[2] = strconv.ParseInt(list[3], 10, 64)
+	c.live, errs[3] = strconv.Atoi(list[6])
+	if errors.Join(errs[:]...) != nil || buckets < 1 || buckets > maxBuckets || c.live < 1 || c.live > buckets {
+		return nil, damaged
 	}
-	for _, part := range []string{"units", "orders", "ends", "forget", "expired", "buyers"} {
-		c.keys = append(c.keys, "holdfast_stock_"+part+":{"+s.name+":0}")
+	for i := range buckets {
+		c.buckets = append(c.buckets, s.bucket(i))
 	}
-	c.channel = "holdfast_stock:{" + s.name + ":0}"
 	return c, nil
 }
 
@@ -537,46 +687,4 @@ func pause(ctx context.Context, tries int) {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-}
-
-// A waiter hears of what happens to the bucket.
-type waiter struct {
-	woken  chan struct{}
-	closed chan struct{} // with the session
-	end    func()
-}
-
-func (s *Stock) wait(c *config) *waiter {
-	w := &waiter{woken: make(chan struct{}, 1), closed: s.tools.Closed}
-	w.end = s.tools.Subscribe(c.channel, w)
-	return w
-}
-
-// Notify implements lease.Listener.
-func (w *waiter) Notify(lease.Signal) {
-	select {
-	case w.woken <- struct{}{}:
-	default:
-	}
-}
-
-func (w *waiter) stop() {
-	if w != nil {
-		w.end()
-	}
-}
-
-// sleep waits for news, at most for d, or for the session's end; false if ctx
-// ended.
-func (w *waiter) sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d + time.Millisecond)
-	defer t.Stop()
-	select {
-	case <-w.woken:
-	case <-w.closed:
-	case <-t.C:
-	case <-ctx.Done():
-		return false
-	}
-	return true
 }

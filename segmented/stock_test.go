@@ -261,16 +261,27 @@ func TestInit_lostRepliesChangeNothing(t *testing.T) {
 func TestInit_theLimitIsRecorded(t *testing.T) {
 	s := newStock(t, 10, segmented.StockOptions{Limit: 2})
 	other := another(t, s, segmented.StockOptions{Limit: 3})
-	_, err := other.Reserve(t.Context(), segmented.Order{ID: "o", Buyer: "b", Qty: 1})
+	_, err := other.Reserve(t.Context(), segmented.Order{ID: "b/o", Buyer: "b", Qty: 1})
 	require.ErrorIs(t, err, holdfast.ErrOption)
 	require.ErrorIs(t, other.Init(t.Context(), 10), holdfast.ErrOption)
 	silent := another(t, s)
 	require.NoError(t, silent.Init(t.Context(), 10))
-	_, err = silent.Reserve(t.Context(), segmented.Order{ID: "o", Buyer: "b", Qty: 3})
+	_, err = silent.Reserve(t.Context(), segmented.Order{ID: "b/o", Buyer: "b", Qty: 3})
 	require.ErrorIs(t, err, segmented.ErrLimit)
 	require.EqualValues(t, 2, left(t, err))
 	_, err = silent.Reserve(t.Context(), segmented.Order{ID: "o", Qty: 1})
 	require.ErrorIs(t, err, holdfast.ErrOption, "there is a limit and no buyer")
+	for _, id := range []string{"o", "b", "b/", "b/o/1", "a/o", "bb/o", "/b/o"} {
+		_, err = silent.Reserve(t.Context(), segmented.Order{ID: id, Buyer: "b", Qty: 1})
+		require.ErrorIs(t, err, holdfast.ErrName, "nobody would find %q by its id", id)
+	}
+	for _, buyer := range []string{"b", "a/b", "/"} {
+		id := segmented.OrderID(buyer, "o")
+		_, err = silent.Reserve(t.Context(), segmented.Order{ID: id, Buyer: buyer, Qty: 1})
+		require.NoError(t, err)
+		_, err = silent.Confirm(t.Context(), id)
+		require.NoError(t, err)
+	}
 }
 
 // A bucket that is lost is not made anew: that would sell again what was sold.
@@ -309,7 +320,7 @@ func TestStock_anotherStockOfTheNameIsNoticed(t *testing.T) {
 	require.NoError(t, openStock(t, session(t, srv.Addr()), "shoe", segmented.StockOptions{Limit: 1}).Init(t.Context(), 5))
 	_, err := s.Confirm(t.Context(), "a")
 	require.ErrorIs(t, err, segmented.ErrUnknownOrder)
-	_, err = s.Reserve(t.Context(), segmented.Order{ID: "b", Buyer: "ann", Qty: 2})
+	_, err = s.Reserve(t.Context(), segmented.Order{ID: "ann/b", Buyer: "ann", Qty: 2})
 	require.ErrorIs(t, err, segmented.ErrLimit, "it goes by the new record")
 	requireUnits(t, s, 5, 0, 0)
 }
@@ -378,22 +389,22 @@ func TestStock_everyLostReplyIsHarmless(t *testing.T) {
 		require.NoError(t, call(), script.Name())
 		<-trap.Done()
 	}
-	order := segmented.Order{ID: "a", Buyer: "ann", Qty: 3}
+	order := segmented.Order{ID: "ann/a", Buyer: "ann", Qty: 3}
 	lose(scripts.StockReserve, func() error { _, err := s.Reserve(ctx, order); return err })
-	lose(scripts.StockExtend, func() error { _, err := s.Extend(ctx, "a", time.Hour); return err })
-	lose(scripts.StockConfirm, func() error { _, err := s.Confirm(ctx, "a"); return err })
-	lose(scripts.StockRefund, func() error { _, err := s.Refund(ctx, segmented.Refund{ID: "f", Order: "a", Qty: 1}); return err })
+	lose(scripts.StockExtend, func() error { _, err := s.Extend(ctx, "ann/a", time.Hour); return err })
+	lose(scripts.StockConfirm, func() error { _, err := s.Confirm(ctx, "ann/a"); return err })
+	lose(scripts.StockRefund, func() error { _, err := s.Refund(ctx, segmented.Refund{ID: "f", Order: "ann/a", Qty: 1}); return err })
 	lose(scripts.StockAdd, func() error { return s.Add(ctx, segmented.Delivery{ID: "d", Qty: 5}) })
-	_, err := s.Reserve(ctx, segmented.Order{ID: "b", Buyer: "ann", Qty: 1})
+	_, err := s.Reserve(ctx, segmented.Order{ID: "ann/b", Buyer: "ann", Qty: 1})
 	require.NoError(t, err)
-	lose(scripts.StockCancel, func() error { _, err := s.Cancel(ctx, "b"); return err })
-	lose(scripts.StockGet, func() error { _, err := s.Get(ctx, "b"); return err })
+	lose(scripts.StockCancel, func() error { _, err := s.Cancel(ctx, "ann/b"); return err })
+	lose(scripts.StockGet, func() error { _, err := s.Get(ctx, "ann/b"); return err })
 	lose(scripts.StockView, func() error { _, err := s.View(ctx); return err })
 	lose(scripts.StockSweep, func() error { _, err := s.Sweep(ctx); return err })
-	basket := segmented.Basket{ID: "c", Buyer: "ann", Lines: []segmented.Line{{Stock: s, Qty: 1}}}
+	basket := segmented.Basket{ID: "ann/c", Buyer: "ann", Lines: []segmented.Line{{Stock: s, Qty: 1}}}
 	lose(scripts.StockSettle, func() error { _, err := basket.Reserve(ctx); return err })
 	requireUnits(t, s, 12, 1, 2)
-	_, err = s.Reserve(ctx, segmented.Order{ID: "e", Buyer: "ann", Qty: 7})
+	_, err = s.Reserve(ctx, segmented.Order{ID: "ann/e", Buyer: "ann", Qty: 7})
 	require.ErrorIs(t, err, segmented.ErrLimit)
 	require.EqualValues(t, 6, left(t, err), "the buyer has 2 and 1")
 }
@@ -457,7 +468,7 @@ func TestLimit_anImpatientBuyerHasOneUnit(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 100 {
 		wg.Go(func() {
-			_, err := []*segmented.Stock{s, other}[i%2].Reserve(context.Background(), segmented.Order{ID: fmt.Sprint("u", i), Buyer: "u", Qty: 1})
+			_, err := []*segmented.Stock{s, other}[i%2].Reserve(context.Background(), segmented.Order{ID: fmt.Sprint("u/", i), Buyer: "u", Qty: 1})
 			switch {
 			case err == nil:
 				got.Add(1)
@@ -472,7 +483,7 @@ func TestLimit_anImpatientBuyerHasOneUnit(t *testing.T) {
 	require.EqualValues(t, 1, got.Load())
 	require.EqualValues(t, 99, refused.Load())
 	for i := range 99 {
-		_, err := s.Reserve(t.Context(), segmented.Order{ID: fmt.Sprint("v", i), Buyer: fmt.Sprint("v", i), Qty: 1})
+		_, err := s.Reserve(t.Context(), segmented.Order{ID: fmt.Sprint("v", i, "/1"), Buyer: fmt.Sprint("v", i), Qty: 1})
 		require.NoError(t, err)
 	}
 	requireUnits(t, s, 0, 100, 0)
@@ -485,20 +496,20 @@ func TestLimit_countsWhatABuyerHas(t *testing.T) {
 		_, err := s.Reserve(ctx, segmented.Order{ID: id, Buyer: "ann", Qty: qty, Window: window})
 		return err
 	}
-	require.NoError(t, take("a", 2, time.Minute))
-	require.ErrorIs(t, take("b", 2, time.Minute), segmented.ErrLimit)
-	require.NoError(t, take("c", 1, time.Millisecond), "which is over at once")
+	require.NoError(t, take("ann/a", 2, time.Minute))
+	require.ErrorIs(t, take("ann/b", 2, time.Minute), segmented.ErrLimit)
+	require.NoError(t, take("ann/c", 1, time.Millisecond), "which is over at once")
 	time.Sleep(20 * time.Millisecond)
-	require.NoError(t, take("d", 1, time.Minute), "what is over does not count")
-	_, err := s.Cancel(ctx, "d")
+	require.NoError(t, take("ann/d", 1, time.Minute), "what is over does not count")
+	_, err := s.Cancel(ctx, "ann/d")
 	require.NoError(t, err)
-	_, err = s.Confirm(ctx, "a")
+	_, err = s.Confirm(ctx, "ann/a")
 	require.NoError(t, err)
-	require.ErrorIs(t, take("e", 2, time.Minute), segmented.ErrLimit, "what is sold does")
-	_, err = s.Refund(ctx, segmented.Refund{ID: "f", Order: "a", Qty: 1})
+	require.ErrorIs(t, take("ann/e", 2, time.Minute), segmented.ErrLimit, "what is sold does")
+	_, err = s.Refund(ctx, segmented.Refund{ID: "f", Order: "ann/a", Qty: 1})
 	require.NoError(t, err)
-	require.NoError(t, take("e", 2, time.Minute), "and what is refunded does not")
-	require.ErrorIs(t, take("g", 1, time.Minute), segmented.ErrLimit)
+	require.NoError(t, take("ann/e", 2, time.Minute), "and what is refunded does not")
+	require.ErrorIs(t, take("ann/g", 1, time.Minute), segmented.ErrLimit)
 }
 
 // Refunds that come twice, from strangers, or in place of a cancel.
@@ -553,10 +564,12 @@ func TestCancel_andRefundGiveBackOnce(t *testing.T) {
 	}
 	wg.Wait()
 	requireUnits(t, s, 9, 0, 1)
-	for _, f := range []segmented.Refund{{ID: "f1", Order: "o2", Qty: 1}, {ID: "f1", Order: "o1", Qty: 2}, {ID: "f2", Order: "o2", Qty: 2}} {
+	for _, f := range []segmented.Refund{{ID: "f1", Order: "o2", Qty: 1}, {ID: "f2", Order: "o2", Qty: 2}} {
 		_, err = s.Refund(ctx, f)
 		require.ErrorIs(t, err, segmented.ErrConflict)
 	}
+	_, err = s.Refund(ctx, segmented.Refund{ID: "f1", Order: "o1", Qty: 2})
+	require.ErrorIs(t, err, segmented.ErrState, "a refund is one of its order, and that one was cancelled")
 	reserve(t, s, "o3", 1)
 	_, err = s.Refund(ctx, segmented.Refund{ID: "f3", Order: "o3", Qty: 1})
 	require.ErrorIs(t, err, segmented.ErrState, "that is for Cancel")
@@ -1011,7 +1024,7 @@ func TestStock_forgetsAfterRemember(t *testing.T) {
 	}
 	require.EqualValues(t, 5, remembered())
 	forget := "holdfast_stock_forget:{shoe:0}"
-	for _, field := range []string{"o:a", "f:f", "a:d", "o:b"} { // a week goes by
+	for _, field := range []string{"o:a", "f:1:f:a", "a:d", "o:b"} { // a week goes by
 		require.NotEmpty(t, srv.Do(t, "ZSCORE", forget, field), field)
 		srv.Do(t, "ZADD", forget, "1", field)
 	}
@@ -1027,18 +1040,18 @@ func TestStock_forgetsAfterRemember(t *testing.T) {
 
 func TestStock_itsKeysShareASlotAndNoCallCrossesSlots(t *testing.T) {
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
-	s := openStock(t, session(t, srv.Addr(), holdfast.SessionOptions{Prefix: "p:"}), "shoe", segmented.StockOptions{Limit: 5})
+	s := openStock(t, session(t, srv.Addr(), holdfast.SessionOptions{Prefix: "p:"}), "shoe", segmented.StockOptions{Limit: 5, Buckets: 1})
 	ctx := t.Context()
 	require.NoError(t, s.Init(ctx, 10))
 	for i := range 3 {
-		_, err := s.Reserve(ctx, segmented.Order{ID: fmt.Sprint(i), Buyer: "ann", Qty: 1})
+		_, err := s.Reserve(ctx, segmented.Order{ID: fmt.Sprint("ann/", i), Buyer: "ann", Qty: 1})
 		require.NoError(t, err)
 	}
-	_, err := s.Confirm(ctx, "0")
+	_, err := s.Confirm(ctx, "ann/0")
 	require.NoError(t, err)
-	_, err = s.Cancel(ctx, "1")
+	_, err = s.Cancel(ctx, "ann/1")
 	require.NoError(t, err)
-	_, err = s.Refund(ctx, segmented.Refund{ID: "f", Order: "0", Qty: 1})
+	_, err = s.Refund(ctx, segmented.Refund{ID: "f", Order: "ann/0", Qty: 1})
 	require.NoError(t, err)
 	_, err = s.Expired(ctx, 1)
 	require.NoError(t, err)

@@ -38,8 +38,9 @@ func stormBuyer() {
 	random := rand.New(rand.NewPCG(uint64(os.Getpid()), 2))
 	redistest.Say("buys")
 	for i := 0; ; i++ {
-		id := fmt.Sprint("p", os.Getpid(), "-", i)
-		r, err := s.Reserve(context.Background(), segmented.Order{ID: id, Buyer: fmt.Sprint("b", i%7), Qty: 1, Window: 300 * time.Millisecond})
+		buyer := fmt.Sprint("b", i%7)
+		id := segmented.OrderID(buyer, fmt.Sprint("p", os.Getpid(), "-", i))
+		r, err := s.Reserve(context.Background(), segmented.Order{ID: id, Buyer: buyer, Qty: 1, Window: 300 * time.Millisecond})
 		if err == nil && random.IntN(2) == 0 {
 			_, _ = s.Confirm(context.Background(), r.Order.ID)
 		}
@@ -50,14 +51,16 @@ func stormBuyer() {
 // buyers that are killed, repeats and late copies, sweepers, and viewers who sum
 // up at every moment.
 func TestStorm(t *testing.T) {
-	for _, limit := range []int64{0, 5} {
-		t.Run(fmt.Sprint("limit=", limit), func(t *testing.T) { storm(t, limit) })
+	for _, o := range []segmented.StockOptions{{Buckets: 1}, {Limit: 5, Buckets: 1}, {Buckets: 6}, {Limit: 5, Buckets: 6}} {
+		t.Run(fmt.Sprint("limit=", o.Limit, " buckets=", o.Buckets), func(t *testing.T) {
+			o.Window = 50 * time.Millisecond
+			storm(t, o)
+		})
 	}
 }
 
-func storm(t *testing.T, limit int64) {
+func storm(t *testing.T, o segmented.StockOptions) {
 	b := breakable(t)
-	o := segmented.StockOptions{Limit: limit, Window: 50 * time.Millisecond}
 	direct := openStock(t, session(t, b.Addr()), "shoe", o)
 	require.NoError(t, direct.Init(t.Context(), 50))
 	seed := uint64(time.Now().UnixNano())
@@ -95,6 +98,9 @@ func storm(t *testing.T, limit int64) {
 	for _, sweeper := range stocks[callers:] {
 		every(20*time.Millisecond, func() { _, _ = sweeper.Sweep(context.Background()) })
 	}
+	if o.Buckets > 1 {
+		every(50*time.Millisecond, func() { _ = stocks[callers].Resize(context.Background(), 1+rand.IntN(o.Buckets)) })
+	}
 	every(400*time.Millisecond, func() {
 		child := redistest.Child(t, "storm buyer", "ADDR="+b.proxy.Addr(), "NAME=shoe")
 		child.Line("buys", 10*time.Second)
@@ -122,9 +128,10 @@ func storm(t *testing.T, limit int64) {
 					ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(2000))*time.Microsecond)
 				}
 				// Recent orders of all callers: repeats, late copies, other people's.
-				id := fmt.Sprint(max(0, n-r.IntN(4)), "-", r.IntN(callers))
+				number := max(0, n-r.IntN(4))
+				buyer := fmt.Sprint("b", number%17)
+				id := segmented.OrderID(buyer, fmt.Sprint(number, "-", r.IntN(callers)))
 				qty := int64(1 + len(id)%2)
-				buyer := fmt.Sprint("b", len(id)%3, id[0])
 				var err error
 				switch r.IntN(12) {
 				case 0, 1, 2, 3:
@@ -195,10 +202,10 @@ func storm(t *testing.T, limit int64) {
 	require.Empty(t, sold, "who was told that it is sold, has it")
 	// And with buyers enough all of it is sold.
 	for i := int64(0); i < v.Free; i++ {
-		_, err := direct.Reserve(t.Context(), segmented.Order{ID: fmt.Sprint("rest", i), Buyer: fmt.Sprint("rest", i), Qty: 1, Window: time.Minute})
+		_, err := direct.Reserve(t.Context(), segmented.Order{ID: fmt.Sprint("rest", i, "/1"), Buyer: fmt.Sprint("rest", i), Qty: 1, Window: time.Minute})
 		require.NoError(t, err)
 	}
-	_, err = direct.Reserve(t.Context(), segmented.Order{ID: "last", Buyer: "last", Qty: 1})
+	_, err = direct.Reserve(t.Context(), segmented.Order{ID: "last/1", Buyer: "last", Qty: 1})
 	require.ErrorIs(t, err, segmented.ErrSoldOut)
 }
 

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/scripts"
@@ -48,27 +51,45 @@ type View struct {
 	Unacknowledged int64
 	// Remembered is the number of orders, refunds and deliveries in Redis.
 	Remembered int64
-	// Buckets are the same units, bucket by bucket.
+	// Buckets are the same units, bucket by bucket. Of a bucket Added is what it has had
+	// with what came from others and without what it sent, and InTransit is what it has
+	// sent and does not know to have arrived.
 	Buckets []Units
 }
 
-// View reads where the units are, in one step.
+// View reads where the units are. Of a stock with several buckets it reads one after
+// the other, and again if units were on their way between them meanwhile, but not for
+// ever: the sum is exact even then, and InTransit may be less than 0.
 func (s *Stock) View(ctx context.Context) (View, error) {
-	m, err := s.look(ctx, func(c *config) (*scripts.Script, []string, []string) {
-		return scripts.StockView, []string{c.keys[0], c.keys[1], c.keys[2], c.keys[4]}, []string{c.id}
+	var now cut
+	still := false
+	err := s.withConfig(ctx, func(c *config) (err error) {
+		for range looks {
+			before := now
+			if now, err = s.look(ctx, c, nil); err != nil || len(now) == 1 {
+				break
+			}
+			if still = now.still(before); still {
+				break
+			}
+		}
+		return err
 	})
-	var n []int64
-	if err == nil {
-		n, err = m.AsIntSlice()
-	}
-	if err == nil && len(n) != 9 {
-		err = fmt.Errorf("a reply of %d parts", len(n))
-	}
 	if err != nil {
 		return View{}, s.fail("view", "", err)
 	}
-	units := Units{Free: n[0], Reserved: n[1], Tentative: n[2], Sold: n[3], Added: n[4]}
-	return View{Units: units, Live: n[5], Due: n[6], Unacknowledged: n[7], Remembered: n[8], Buckets: []Units{units}}, nil
+	var v View
+	var sent []transfer
+	if v.Units, v.Due, sent = now.sum(); still && len(sent) == 0 {
+		v.InTransit = 0 // what is missing now is on its way nowhere
+	}
+	for _, p := range now {
+		v.Live += p.live
+		v.Unacknowledged += p.expired
+		v.Remembered += p.fields
+		v.Buckets = append(v.Buckets, p.units)
+	}
+	return v, nil
 }
 
 // A Report compares a stock with the books of its owner.
@@ -103,22 +124,22 @@ const (
 // the whole.
 func (s *Stock) Orders(ctx context.Context) iter.Seq2[Reservation, error] {
 	return func(yield func(Reservation, error) bool) {
-		for cursor := "0"; ; {
-			m, err := s.look(ctx, func(c *config) (*scripts.Script, []string, []string) {
-				return scripts.StockScan, c.keys[:2], []string{c.id, cursor, strconv.Itoa(scanned)}
-			})
+		for i, cursor := 0, "0"; ; {
 			var part []Reservation
-			if err == nil {
-				list, _ := m.ToArray()
-				if len(list) != 3 {
-					err = fmt.Errorf("a reply of %d parts", len(list))
-				} else {
-					now, _ := list[0].ToInt64()
-					fields, _ := list[2].AsStrSlice()
-					cursor, err = list[1].ToString()
-					part = readOrders(time.UnixMilli(now), fields)
+			last := false
+			err := s.withConfig(ctx, func(c *config) error {
+				if i >= len(c.buckets) { // another stock has taken its place
+					last = true
+					return nil
 				}
-			}
+				last = i == len(c.buckets)-1
+				replies, err := s.each(ctx, holdfast.ErrUnavailable, scripts.StockScan, func(b *bucket) []string { return b.keys[:2] },
+					[]job{{&c.buckets[i], []string{c.id, cursor, strconv.Itoa(scanned)}}})
+				if err == nil {
+					cursor, part, err = readScan(replies[0])
+				}
+				return err
+			})
 			if err != nil {
 				yield(Reservation{}, s.fail("orders of", "", err))
 				return
@@ -129,10 +150,28 @@ func (s *Stock) Orders(ctx context.Context) iter.Seq2[Reservation, error] {
 				}
 			}
 			if cursor == "0" {
-				return
+				if last {
+					return
+				}
+				i++
 			}
 		}
 	}
+}
+
+// readScan reads {now, where to go on, fields}.
+func readScan(m rueidis.RedisMessage) (cursor string, part []Reservation, err error) {
+	list, err := m.ToArray()
+	if err == nil && len(list) != 3 {
+		err = fmt.Errorf("a reply of %d parts", len(list))
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	now, err1 := list[0].ToInt64()
+	cursor, err2 := list[1].ToString()
+	fields, err3 := list[2].AsStrSlice()
+	return cursor, readOrders(time.UnixMilli(now), fields), errors.Join(err1, err2, err3)
 }
 
 // readOrders reads the fields of an orders hash that are orders.
@@ -170,56 +209,131 @@ func (s *Stock) Expired(ctx context.Context, most int) ([]Reservation, error) {
 	if most < 1 || most > 1000 {
 		return nil, s.fail(call, "", optionError("most is %d, from 1 to 1000", most))
 	}
-	_, _, list, err := s.sweep(ctx, most)
+	var list []Reservation
+	err := s.withConfig(ctx, func(c *config) (err error) {
+		_, list, err = s.sweep(ctx, c, most)
+		return err
+	})
 	if err != nil {
 		return nil, s.fail(call, "", err)
 	}
-	return list, nil
+	slices.SortStableFunc(list, func(a, b Reservation) int { return a.Until.Compare(b.Until) })
+	return list[:min(len(list), most)], nil
 }
 
 // Acknowledge takes expired orders off the list of [Stock.Expired].
 func (s *Stock) Acknowledge(ctx context.Context, orders ...string) error {
-	for part := range slices.Chunk(orders, scanned) {
-		_, err := s.look(ctx, func(c *config) (*scripts.Script, []string, []string) {
-			return scripts.StockAcknowledge, []string{c.keys[0], c.keys[4]}, append([]string{c.id}, part...)
-		})
-		if err != nil {
-			return s.fail("acknowledge orders of", "", err)
+	err := s.withConfig(ctx, func(c *config) error {
+		lists := map[*bucket][]string{}
+		for _, id := range orders {
+			b := c.home(id)
+			lists[b] = append(lists[b], id)
 		}
+		var jobs []job
+		for b, list := range lists {
+			for part := range slices.Chunk(list, scanned) {
+				jobs = append(jobs, job{b, append([]string{c.id}, part...)})
+			}
+		}
+		_, err := s.each(ctx, holdfast.ErrUnavailable, scripts.StockAcknowledge, func(b *bucket) []string { return []string{b.keys[0], b.keys[4]} }, jobs)
+		return err
+	})
+	if err != nil {
+		return s.fail("acknowledge orders of", "", err)
 	}
 	return nil
 }
 
 // Sweep puts the units of all orders whose time is over on sale again, and forgets
 // what has been remembered long enough. Reserve does the first by itself when
-// units are short, so Sweep is for what nobody asks for: run it every minute, say,
-// in any or all processes. It returns how many orders expired.
+// units are short, so Sweep is for what nobody asks for: have [Stock.Sweeper] do it,
+// in any or all processes. It also finishes what a process that died had begun to
+// move between buckets. It returns how many orders expired.
 func (s *Stock) Sweep(ctx context.Context) (int, error) {
 	total := 0
-	for {
-		n, forgotten, _, err := s.sweep(ctx, 0)
+	err := s.withConfig(ctx, func(c *config) error {
+		n, _, err := s.sweep(ctx, c, 0)
+		total += n
 		if err != nil {
-			return total, s.fail("sweep", "", err)
+			return err
 		}
-		if total += n; n < swept && forgotten < swept {
-			return total, nil
+		return s.tidy(ctx, c)
+	})
+	if err != nil {
+		return total, s.fail("sweep", "", err)
+	}
+	return total, nil
+}
+
+// Sweeper sweeps every so often, give or take a fifth, until ctx ends, and returns
+// its error then, or [holdfast.ErrClosed] once the session is closed, or the first
+// error that does not pass. What [holdfast.ErrUnavailable] or [ErrNotOpen] keeps it
+// from is for the next time. Any number of processes may have one: they do each
+// other's work.
+func (s *Stock) Sweeper(ctx context.Context, every time.Duration) error {
+	if every < time.Millisecond {
+		return s.fail("sweep", "", optionError("every is %v, at least 1ms", every))
+	}
+	w := waiters{closed: s.tools.Closed}
+	for {
+		_, err := s.Sweep(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, holdfast.ErrUnknown) && !errors.Is(err, ErrNotOpen):
+			return err
+		}
+		if !w.sleep(ctx, every*4/5+rand.N(every*2/5+1)) {
+			return ctx.Err()
 		}
 	}
 }
 
-// sweep sweeps once, and lists expired orders.
-func (s *Stock) sweep(ctx context.Context, most int) (n, forgotten int, list []Reservation, err error) {
-	m, err := s.perform(ctx, scripts.StockSweep, []string{strconv.Itoa(swept), strconv.Itoa(most)})
+// sweep sweeps all buckets, and lists expired orders, so many of each.
+func (s *Stock) sweep(ctx context.Context, c *config, most int) (n int, list []Reservation, err error) {
+	lists := make([][]Reservation, len(c.buckets))
+	var due []*bucket
+	for i := range c.buckets {
+		due = append(due, &c.buckets[i])
+	}
+	for len(due) > 0 {
+		jobs := make([]job, len(due))
+		for i, b := range due {
+			jobs[i] = job{b, s.args(ctx, c, b, strconv.Itoa(swept), strconv.Itoa(most))}
+		}
+		replies, err := s.each(ctx, holdfast.ErrUnknown, scripts.StockSweep, all, jobs)
+		if err != nil {
+			return n, nil, err
+		}
+		var more []*bucket
+		for i, m := range replies {
+			ended, forgotten, expired, err := readSweep(m)
+			if err != nil {
+				return n, nil, errors.Join(holdfast.ErrUnknown, err)
+			}
+			n += ended
+			lists[due[i].number] = expired
+			if ended >= swept || forgotten >= swept {
+				more = append(more, due[i])
+			}
+		}
+		due = more
+	}
+	return n, slices.Concat(lists...), nil
+}
+
+// readSweep reads {swept, forgotten, {order, units, at, buyer, …}}.
+func readSweep(m rueidis.RedisMessage) (ended, forgotten int, list []Reservation, err error) {
+	parts, err := m.ToArray()
+	if err == nil && len(parts) != 3 {
+		err = fmt.Errorf("a reply of %d parts", len(parts))
+	}
 	if err != nil {
 		return 0, 0, nil, err
 	}
-	parts, err := m.ToArray()
-	if err != nil || len(parts) != 3 {
-		return 0, 0, nil, errors.Join(holdfast.ErrUnknown, err)
-	}
-	one, _ := parts[0].ToInt64()
-	two, _ := parts[1].ToInt64()
-	orders, err := parts[2].ToArray()
+	one, err1 := parts[0].ToInt64()
+	two, err2 := parts[1].ToInt64()
+	orders, err3 := parts[2].ToArray()
 	for o := range slices.Chunk(orders, 4) {
 		r := Reservation{State: Expired}
 		r.Order.ID, _ = o[0].ToString()
@@ -229,7 +343,7 @@ func (s *Stock) sweep(ctx context.Context, most int) (n, forgotten int, list []R
 		r.Order.Buyer, _ = o[3].ToString()
 		list = append(list, r)
 	}
-	return int(one), int(two), list, err
+	return int(one), int(two), list, errors.Join(err1, err2, err3)
 }
 
 // Watch calls tell with the number of units on sale: at once, and then whenever
@@ -242,8 +356,11 @@ func (s *Stock) Watch(ctx context.Context, tell func(free int64)) error {
 	if err != nil {
 		return s.fail("watch", "", err)
 	}
-	w := s.wait(c)
+	var w waiters
 	defer w.stop()
+	for i := range c.buckets {
+		w.listen(s, &c.buckets[i])
+	}
 	for told, last := false, int64(0); ; {
 		v, err := s.View(ctx)
 		longest := s.tools.LongestSleep()
@@ -254,9 +371,10 @@ func (s *Stock) Watch(ctx context.Context, tell func(free int64)) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
-			if !told || (v.Free == 0) != (last == 0) {
-				told, last = true, v.Free
-				tell(v.Free)
+			free := v.Free + max(v.InTransit, 0)
+			if !told || (free == 0) != (last == 0) {
+				told, last = true, free
+				tell(free)
 			}
 		case errors.Is(err, holdfast.ErrUnavailable):
 			longest = time.Second

@@ -392,9 +392,9 @@ func (x *stockExplorer) script(c StockCommand) (s *scripts.Script, keys, args []
 	args = []string{"stock", "channel", "PUBLISH", keep, c.Order}
 	switch c.Op {
 	case Reserve:
-		s, args = scripts.StockReserve, append(args, units, ms(c.Ticks), c.Buyer, "r")
+		s, args = scripts.StockReserve, append(args[:4], "", c.Order, units, ms(c.Ticks), c.Buyer, "r")
 	case Tentative:
-		s, args = scripts.StockReserve, append(args, units, ms(c.Ticks), c.Buyer, "t")
+		s, args = scripts.StockReserve, append(args[:4], "", c.Order, units, ms(c.Ticks), c.Buyer, "t")
 	case Settle:
 		s, args = scripts.StockSettle, append(args, ms(c.Ticks))
 	case GiveBack:
@@ -423,6 +423,24 @@ func readAnswer(c StockCommand, reply any) (a stockmodel.Answer, err error) {
 	list, ok := reply.([]any)
 	if !ok {
 		return a, fmt.Errorf("its header does not know %v", reply)
+	}
+	if c.Op == Reserve || c.Op == Tentative {
+		if len(list) != 2 {
+			return a, fmt.Errorf("its header does not know %v", reply)
+		}
+		now, isNow := list[0].(int64)
+		left, took := list[1].(int64)
+		if took && isNow {
+			a.Word, a.Left = "ok", left
+			a.Order = stockmodel.Order{State: 'r', Units: c.Units, At: now + int64(c.Ticks)*Tick.Milliseconds(), Buyer: c.Buyer}
+			if c.Op == Tentative {
+				a.Order.State = 't'
+			}
+			return a, nil
+		}
+		if list, ok = list[1].([]any); !ok || !isNow {
+			return a, fmt.Errorf("its header does not know %v", reply)
+		}
 	}
 	switch {
 	case c.Op == Sweep && len(list) == 3:

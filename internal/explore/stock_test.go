@@ -113,10 +113,10 @@ var spoiledStock = []struct {
 	property string
 }{
 	{"reserve takes what is not there", scripts.StockReserve, "if free >= units then", "if true then", "two buyers, one unit", "answer: "},
-	{"reserve again takes again", scripts.StockReserve, "local o = look(id)\nif o then", "local o = look(id)\nif false then", "two buyers, one unit", "answer: "},
+	{"reserve again takes again", scripts.StockReserve, "if o then\n    if o.state", "if false then\n    if o.state", "two buyers, one unit", "answer: "},
 	{"reserve does not compare", scripts.StockReserve, "o.units ~= units or ", "", "one order with two quantities", "answer: "},
 	{"reserve takes a cancelled order", scripts.StockReserve, "if o.state == 'x' then", "if false then", "one order from two processes", "answer: "},
-	{"reserve does not sweep", scripts.StockReserve, "local swept = sweep(most)", "local swept = 0", "two buyers, one unit", "answer: "},
+	{"reserve does not sweep", scripts.StockReserve, "swept = sweep(most)", "swept = 0", "two buyers, one unit", "answer: "},
 	{"reserve has no limit", scripts.StockReserve, "if has + units > limit then", "if false then", "a limit", "answer: "},
 	{"reserve does not wait for baskets", scripts.StockReserve, "free + tentative >= units", "false", "a basket", "answer: "},
 	{"confirm comes late", scripts.StockConfirm, "if o and live(o) and o.at <= now then", "if false then", "payment at the end of the time", "answer: "},

@@ -119,7 +119,7 @@ var mutants = []mutant{
 	},
 	{
 		"an order takes its units twice", lua + "stock_reserve.lua",
-		"local o = look(id)\nif o then", "local o = look(id)\nif false then", inExplore, "Stock_every",
+		"if o then\n    if o.state", "if false then\n    if o.state", inExplore, "Stock_every",
 	},
 	{
 		"an order with another quantity is the same", lua + "stock_reserve.lua",
@@ -127,7 +127,7 @@ var mutants = []mutant{
 	},
 	{
 		"sold out while reservations are over", lua + "stock_reserve.lua",
-		"local swept = sweep(most)", "local swept = 0", inExplore, "Stock_every",
+		"swept = sweep(most)", "swept = 0", inExplore, "Stock_every",
 	},
 	{
 		"a buyer has no limit", lua + "stock_reserve.lua",
@@ -139,7 +139,7 @@ var mutants = []mutant{
 	},
 	{
 		"a script sweeps without bound", lua + "stock_reserve.lua",
-		"local most = 100", "local most = 1000", inScripts, "Stock",
+		"local most, swept = 100, nil", "local most, swept = 1000, nil", inScripts, "Stock",
 	},
 	{
 		"a payment after the end counts", lua + "include/stock.lua",
@@ -211,7 +211,7 @@ var mutants = []mutant{
 	},
 	{
 		"sold out is told to an order that has its units", "segmented/ask.go",
-		"case list[1] < 0 || list[i+2] == 1:", "case list[1] < 0 || list[i+2] == 2:", inSegmented, "SoldOut_isNotTold",
+		"q.answer.there = len(now[n].there) > at[i] && now[n].there[at[i]]", "q.answer.there = false", inSegmented, "SoldOut_isNotTold",
 	},
 
 	// The core.

@@ -18,7 +18,7 @@ type Stock struct {
 	Free, Reserved, Tentative, Sold, Added int64
 
 	Orders   map[string]Order
-	Requests map[string]Request // refunds by f:ID, deliveries by a:ID
+	Requests map[string]Request // refunds by f:ID of ORDER, deliveries by a:ID
 	Bought   map[string]int64   // by buyer, where there is a limit
 	Unacked  map[string]bool    // expired orders
 }
@@ -283,8 +283,9 @@ func (s *Stock) Extend(now, remember int64, id string, window int64) Answer {
 // Refund puts sold units on sale again.
 func (s *Stock) Refund(now, remember int64, id, refund string, units int64) Answer {
 	s.Pass(now, remember)
-	if r, ok := s.Requests["f:"+refund]; ok {
-		if r.Order != id || r.Units != units {
+	request := "f:" + refund + " of " + id
+	if r, ok := s.Requests[request]; ok {
+		if r.Units != units {
 			return Answer{Word: "conflict", Left: r.Units, Order: s.Orders[id], Replayed: true}
 		}
 		return Answer{Word: "ok", Order: s.Orders[id], Replayed: true}
@@ -307,7 +308,7 @@ func (s *Stock) Refund(now, remember int64, id, refund string, units int64) Answ
 	s.buy(o.Buyer, -units)
 	o.Refunded, o.At, o.Forget = o.Refunded+units, now, now+remember
 	s.Orders[id] = o
-	s.Requests["f:"+refund] = Request{id, units, now + remember}
+	s.Requests[request] = Request{id, units, now + remember}
 	return Answer{Word: "ok", Left: o.Units - o.Refunded, Order: o}
 }
 

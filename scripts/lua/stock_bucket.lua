@@ -5,6 +5,7 @@
 -- ARGV[2]  units of the bucket
 -- ARGV[3]  limit of units for each buyer, 0 for none
 -- ARGV[4]  the time until which it may be made, milliseconds since 1970
+-- ARGV[5]  1 if the stock has several buckets
 --
 -- returns  1 there is one now; 0 it is too late to make one; -1 there is one of
 --          another stock
@@ -24,4 +25,7 @@ if tonumber(time[1]) * 1000 > tonumber(ARGV[4]) then
 end
 redis.call('HSET', KEYS[1], 'id', ARGV[1], 'limit', ARGV[3], 'free', ARGV[2], 'reserved', 0, 'tentative', 0,
   'sold', 0, 'added', ARGV[2], 'undecided', 0)
+if ARGV[5] == '1' then
+  redis.call('HSET', KEYS[1], 'raised', 0)
+end
 return 1

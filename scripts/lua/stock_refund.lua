@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  bucket hash: the stock's id, its limit, and units: free, reserved,
 --          tentative, sold, added; undecided is when the last tentative one ends
--- KEYS[2]  orders hash: o:ORDER, f:REFUND, a:DELIVERY
+-- KEYS[2]  orders hash: o:ORDER, f:N:REFUND:ORDER, a:DELIVERY
 -- KEYS[3]  live orders by the end of their time
 -- KEYS[4]  fields of the orders hash by the time when they are forgotten
 -- KEYS[5]  expired orders that nobody has acknowledged, by when they were found
@@ -26,10 +26,12 @@
 -- include: stock
 
 local o = look(ARGV[5])
-local known = redis.call('HGET', orders, 'f:' .. ARGV[6])
+-- A refund is one of its order: what other orders have is in other buckets.
+local field = 'f:' .. #ARGV[6] .. ':' .. ARGV[6] .. ':' .. ARGV[5]
+local known = redis.call('HGET', orders, field)
 if known then
-  if known ~= ARGV[7] .. ' ' .. ARGV[5] then
-    return answer('conflict', tonumber(string.match(known, '^%d+')), o, true)
+  if known ~= ARGV[7] then
+    return answer('conflict', tonumber(known), o, true)
   end
   return answer('ok', 0, o, true)
 end
@@ -52,7 +54,7 @@ bought(o.buyer, -units)
 o.refunded, o.at = o.refunded + units, now
 write(o)
 remember('o:' .. o.id, tonumber(ARGV[4]))
-redis.call('HSET', orders, 'f:' .. ARGV[6], ARGV[7] .. ' ' .. ARGV[5])
-remember('f:' .. ARGV[6], tonumber(ARGV[4]))
+redis.call('HSET', orders, field, ARGV[7])
+remember(field, tonumber(ARGV[4]))
 restock(units)
 return answer('ok', o.units - o.refunded, o)

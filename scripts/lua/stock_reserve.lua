@@ -1,8 +1,8 @@
--- stock_reserve.lua: take units for an order, for a time.
+-- stock_reserve.lua: take units for orders, for a time: of each order all or none.
 --
 -- KEYS[1]  bucket hash: the stock's id, its limit, and units: free, reserved,
 --          tentative, sold, added; undecided is when the last tentative one ends
--- KEYS[2]  orders hash: o:ORDER, f:REFUND, a:DELIVERY
+-- KEYS[2]  orders hash: o:ORDER, f:N:REFUND:ORDER, a:DELIVERY
 -- KEYS[3]  live orders by the end of their time
 -- KEYS[4]  fields of the orders hash by the time when they are forgotten
 -- KEYS[5]  expired orders that nobody has acknowledged, by when they were found
@@ -11,17 +11,23 @@
 -- ARGV[2]  channel of the bucket
 -- ARGV[3]  PUBLISH, SPUBLISH, or BOTH
 -- ARGV[4]  how long orders are remembered after their end, milliseconds
--- ARGV[5]  order
--- ARGV[6]  units, at least 1
--- ARGV[7]  how long they are reserved, milliseconds
--- ARGV[8]  buyer, may be empty
--- ARGV[9]  r, or t for a tentative order, which waits for its settlement
+-- ARGV[5]  units that come from other buckets, "bucket number units" for each
+--          transfer; mostly empty
+-- ARGV[i]    order; from the sixth argument on five for each
+-- ARGV[i+1]  units, at least 1
+-- ARGV[i+2]  how long they are reserved, milliseconds
+-- ARGV[i+3]  buyer, may be empty
+-- ARGV[i+4]  r, or t for a tentative order, which waits for its settlement
 --
--- returns  {word, units left, now, state, units, refunded, at, buyer, replayed},
---          the times in milliseconds since 1970; words are ok; soldout; limit; wait if tentative
---          units would do, with the milliseconds until the last one is decided;
---          again if more orders have to be swept first; and of an order that was
---          there: conflict if it is another, expired, cancelled
+-- returns  {now, and for each order a number or a list}: a number is how many
+--          units are left after those that the order got, until now and its time;
+--          a list is {word, units left, now, state, units, refunded, at, buyer,
+--          replayed}. All times are milliseconds since 1970. Words are ok for one that had its units;
+--          soldout; limit; wait if tentative units would do, with the milliseconds
+--          until the last one is decided; again if more orders have to be swept
+--          first; and of an order that was there: conflict if it is another,
+--          expired, cancelled. Of several buckets, one that says soldout keeps
+--          what it has from larger numbers for a moment: see stock_give
 -- errors   NOSTOCK if the bucket is missing or another stock's
 -- twice    harmless: a repeat finds the order and answers with it, for as long as
 --          it is remembered; a copy that comes later than that is a new order
@@ -29,68 +35,131 @@
 
 -- include: stock
 
-trim(2)
+accept(ARGV[5])
+local runs = (#ARGV - 5) / 5
+trim(1 + runs)
 
-local id, units, mode = ARGV[5], tonumber(ARGV[6]), ARGV[9]
-local o = look(id)
-if o then
-  if o.state == 'x' then
-    return answer('cancelled', 0, o, true)
-  elseif o.units ~= units or o.buyer ~= ARGV[8] or (o.state == 't' and mode == 'r') then
-    return answer('conflict', o.units, o, true)
-  elseif o.state == 'e' then
-    return answer('expired', 0, o, true)
+local free, tentative, undecided, wants
+local function count()
+  local counts = redis.call('HMGET', totals, 'free', 'tentative', 'undecided', 'wants')
+  free, tentative, undecided, wants = tonumber(counts[1]), tonumber(counts[2]), tonumber(counts[3]), counts[4]
+end
+count()
+
+-- What the orders get is written at the end, for all of them at once, or before
+-- something else is read or written.
+local fresh, scores, fields = {}, {}, {}
+local reserved, promised = 0, 0
+local function settle()
+  if #fields == 0 then
+    return
   end
-  return answer('ok', 0, o, true)
+  if redis.call('HINCRBY', totals, 'free', plain(-reserved - promised)) == 0 then
+    tell()
+  end
+  if reserved > 0 then
+    redis.call('HINCRBY', totals, 'reserved', plain(reserved))
+  end
+  if promised > 0 then
+    redis.call('HINCRBY', totals, 'tentative', plain(promised))
+    redis.call('HSET', totals, 'undecided', plain(undecided))
+  end
+  redis.call('ZADD', ends, unpack(scores))
+  redis.call('HSET', orders, unpack(fields))
+  if wants then
+    redis.call('HDEL', totals, 'wants')
+  end
+  fresh, scores, fields, reserved, promised = {}, {}, {}, 0, 0
 end
 
--- refusal is why the order cannot be taken now, if so.
-local free, tentative, undecided
-local function refusal()
-  local counts = redis.call('HMGET', totals, 'free', 'tentative', 'undecided')
-  free, tentative, undecided = tonumber(counts[1]), tonumber(counts[2]), tonumber(counts[3])
+local function refusal(units, buyer)
   if limit > 0 then
-    local has = tonumber(redis.call('HGET', buyers, ARGV[8]) or 0)
+    local has = tonumber(redis.call('HGET', buyers, buyer) or 0)
     if has + units > limit then
       return answer('limit', limit - has)
     end
   end
   if free >= units then
     return nil
-  elseif free + tentative >= units and undecided > now then
+  elseif not several and free + tentative >= units and undecided > now then
     return answer('wait', undecided - now)
   end
   return answer('soldout', free)
 end
 
-local refused = refusal()
-if refused then
-  -- Units of orders whose time is over may be what is missing.
-  local most = 100
-  local swept = sweep(most)
-  if swept > 0 then
-    refused = refusal()
+local changed = false         -- what was read of orders is no longer so
+local most, swept = 100, nil  -- orders whose time is over
+local function reserve(text, id, units, window, buyer, mode)
+  local o
+  if changed or fresh[id] then
+    settle()
+    o = look(id)
+  else
+    o = parse(id, text)
+    if o and live(o) and o.at <= now then
+      settle()
+      o, changed = look(id), true
+    end
+  end
+  if changed then
+    count()
+  end
+  if o then
+    if o.state == 'x' then
+      return answer('cancelled', 0, o, true)
+    elseif o.units ~= units or o.buyer ~= buyer or (o.state == 't' and mode == 'r') then
+      return answer('conflict', o.units, o, true)
+    elseif o.state == 'e' then
+      return answer('expired', 0, o, true)
+    end
+    return answer('ok', 0, o, true)
+  end
+
+  local refused = refusal(units, buyer)
+  if refused and not swept then
+    -- Units of orders whose time is over may be what is missing.
+    settle()
+    swept = sweep(most)
+    if swept > 0 then
+      changed = true
+      count()
+      refused = refusal(units, buyer)
+    end
   end
   if refused and swept == most then
     return answer('again', free)
   elseif refused then
+    if several and units > 1 and refused[1] == 'soldout' then
+      redis.call('HSET', totals, 'wants', plain(now + 100))
+    end
     return refused
   end
+
+  free = free - units
+  o = { id = id, state = mode, units = units, refunded = 0, at = now + window, buyer = buyer }
+  if mode == 't' then
+    promised = promised + units
+    undecided = math.max(undecided, o.at)
+  else
+    reserved = reserved + units
+  end
+  bought(buyer, units)
+  fresh[id] = true
+  scores[#scores + 1], scores[#scores + 2] = plain(o.at), id
+  fields[#fields + 1], fields[#fields + 2] = 'o:' .. id, format(o)
+  return free
 end
 
-o = { id = id, state = mode, units = units, refunded = 0, at = now + tonumber(ARGV[7]), buyer = ARGV[8] }
-if redis.call('HINCRBY', totals, 'free', plain(-units)) == 0 then
-  tell()
+local names = {}
+for run = 1, runs do
+  local i = 5 * run + 1
+  names[run] = 'o:' .. ARGV[i]
 end
-if mode == 't' then
-  redis.call('HINCRBY', totals, 'tentative', plain(units))
-  if o.at > undecided then
-    redis.call('HSET', totals, 'undecided', plain(o.at))
-  end
-else
-  redis.call('HINCRBY', totals, 'reserved', plain(units))
+local texts = redis.call('HMGET', orders, unpack(names))
+local replies = { now }
+for run = 1, runs do
+  local i = 5 * run + 1
+  replies[run + 1] = reserve(texts[run], ARGV[i], tonumber(ARGV[i+1]), tonumber(ARGV[i+2]), ARGV[i+3], ARGV[i+4])
 end
-bought(o.buyer, units)
-redis.call('ZADD', ends, plain(o.at), id)
-write(o)
-return answer('ok', free - units, o)
+settle()
+return replies

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  bucket hash: the stock's id, its limit, and units: free, reserved,
 --          tentative, sold, added; undecided is when the last tentative one ends
--- KEYS[2]  orders hash: o:ORDER, f:REFUND, a:DELIVERY
+-- KEYS[2]  orders hash: o:ORDER, f:N:REFUND:ORDER, a:DELIVERY
 -- KEYS[3]  live orders by the end of their time
 -- KEYS[4]  fields of the orders hash by the time when they are forgotten
 -- KEYS[5]  expired orders that nobody has acknowledged, by when they were found

@@ -3,11 +3,11 @@
 
 local totals, orders, ends, forget, expired, buyers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
-local found = redis.call('HMGET', totals, 'id', 'limit')
+local found = redis.call('HMGET', totals, 'id', 'limit', 'raised')
 if found[1] ~= ARGV[1] then
   return redis.error_reply('NOSTOCK the bucket is missing, or belongs to another stock of this name')
 end
-local limit = tonumber(found[2])
+local limit, several = tonumber(found[2]), found[3]
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -29,8 +29,7 @@ end
 -- An order is "state units refunded time buyer". The states: t tentative,
 -- r reserved, s sold, x cancelled, e expired; t and r are live. The time is the
 -- end of a live order, and else that of its last change.
-local function read(id)
-  local text = redis.call('HGET', orders, 'o:' .. id)
+local function parse(id, text)
   if not text then
     return nil
   end
@@ -38,13 +37,20 @@ local function read(id)
   return { id = id, state = state, units = tonumber(units), refunded = tonumber(refunded), at = tonumber(at), buyer = buyer }
 end
 
+local function read(id)
+  return parse(id, redis.call('HGET', orders, 'o:' .. id))
+end
+
 local function live(o)
   return o.state == 't' or o.state == 'r'
 end
 
+local function format(o)
+  return o.state .. ' ' .. plain(o.units) .. ' ' .. plain(o.refunded) .. ' ' .. plain(o.at) .. ' ' .. o.buyer
+end
+
 local function write(o)
-  local text = o.state .. ' ' .. plain(o.units) .. ' ' .. plain(o.refunded) .. ' ' .. plain(o.at) .. ' ' .. o.buyer
-  redis.call('HSET', orders, 'o:' .. o.id, text)
+  redis.call('HSET', orders, 'o:' .. o.id, format(o))
 end
 
 -- remember has an order or a request forgotten after that time, not before.
@@ -59,8 +65,13 @@ local function bought(buyer, units)
   end
 end
 
--- restock puts units on sale again.
+-- restock puts units on sale again. Where there are several buckets, it is counted
+-- how often that happens: whoever has looked into all of them twice and finds the
+-- same numbers has seen them as they were at one moment.
 local function restock(units, undecided)
+  if several then
+    redis.call('HINCRBY', totals, 'raised', 1)
+  end
   if redis.call('HINCRBY', totals, 'free', plain(units)) == units or undecided then
     tell()
   end
@@ -137,4 +148,18 @@ local function answer(word, left, o, replayed)
     return { word, left, now, '', 0, 0, 0, '', replayed and 1 or 0 }
   end
   return { word, left, now, o.state, o.units, o.refunded, o.at, o.buyer, replayed and 1 or 0 }
+end
+
+-- accept takes in units that other buckets have sent: "bucket number units" for
+-- each transfer. Numbers of one sender rise, and the last one is kept for ever, so
+-- a copy that comes late is known as such.
+local function accept(transfers)
+  for from, number, units in string.gmatch(transfers, '(%d+) (%d+) (%d+)') do
+    local last = redis.call('HGET', totals, 'from:' .. from)
+    if not last or tonumber(number) > tonumber(last) then
+      redis.call('HSET', totals, 'from:' .. from, number)
+      redis.call('HINCRBY', totals, 'taken', units)
+      restock(tonumber(units))
+    end
+  end
 end
