@@ -13,6 +13,8 @@ import (
 type Batch struct {
 	one, many  *Script
 	keys, args int // of each run
+	joint      bool
+	head       int // arguments that all runs of a joint batch share
 }
 
 // The scripts that many callers may want run at the same moment.
@@ -21,6 +23,7 @@ var (
 	ReentrantAcquireFencedBatch  = NewBatch(ReentrantAcquireFenced, 2, 4)
 	ReentrantReleaseBatch        = NewBatch(ReentrantRelease, 1, 4)
 	ReentrantReleaseReceiptBatch = NewBatch(ReentrantReleaseReceipt, 2, 6)
+	StockReserveBatch            = newJoint(StockReserve, 6, 5, 5)
 )
 
 // NewBatch returns a batch of runs of s, each with so many keys and arguments.
@@ -31,6 +34,13 @@ func NewBatch(s *Script, keys, args int) *Batch {
 	refill(&b, "a", "ARGV", args)
 	b.WriteString(batchTail)
 	return &Batch{one: s, many: New(s.name+"_batch", b.String()), keys: keys, args: args}
+}
+
+// newJoint returns a batch of runs of s, which itself takes many and returns a list of
+// their replies: all with the same keys and the same head of arguments, and each with
+// so many arguments of its own.
+func newJoint(s *Script, keys, head, args int) *Batch {
+	return &Batch{one: s, many: s, keys: keys, args: head + args, joint: true, head: head}
 }
 
 // The body of the script becomes a function. What it uses most is made local, and
@@ -69,6 +79,21 @@ func refill(b *strings.Builder, to, from string, n int) {
 // One is the script that the batch runs.
 func (b *Batch) One() *Script { return b.one }
 
+// Run runs the script once. The error is the client's, or the error reply.
+func (b *Batch) Run(ctx context.Context, c rueidis.CoreClient, keys, args []string) (rueidis.RedisMessage, error) {
+	if !b.joint {
+		return b.one.Exec(ctx, c, keys, args).ToMessage()
+	}
+	replies, err := b.one.Exec(ctx, c, keys, args).ToArray()
+	if err == nil && len(replies) != 1 {
+		err = fmt.Errorf("%d replies to one call", len(replies))
+	}
+	if err != nil {
+		return rueidis.RedisMessage{}, err
+	}
+	return replies[0], nil
+}
+
 // Many is the script that does it.
 func (b *Batch) Many() *Script { return b.many }
 
@@ -78,11 +103,15 @@ func (b *Batch) Many() *Script { return b.many }
 func (b *Batch) Exec(ctx context.Context, c rueidis.CoreClient, calls []Call) ([]rueidis.RedisMessage, error) {
 	keys := make([]string, 0, len(calls)*b.keys)
 	args := make([]string, 0, len(calls)*b.args)
-	for _, call := range calls {
+	for i, call := range calls {
 		if len(call.Keys) != b.keys || len(call.Args) != b.args {
 			panic(fmt.Sprintf("scripts: %s with %d keys and %d arguments", b.one.name, len(call.Keys), len(call.Args)))
 		}
-		keys, args = append(keys, call.Keys...), append(args, call.Args...)
+		if !b.joint || i == 0 {
+			keys, args = append(keys, call.Keys...), append(args, call.Args...)
+		} else {
+			args = append(args, call.Args[b.head:]...)
+		}
 	}
 	replies, err := b.many.Exec(ctx, c, keys, args).ToArray()
 	if err == nil && len(replies) != len(calls) {

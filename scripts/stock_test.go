@@ -42,15 +42,15 @@ func (k *bucket) run(s *scripts.Script, args ...string) string {
 		return got
 	}
 	if m := took.FindStringSubmatch(got); m != nil {
-		return "[ok " + m[1] + " ]"
+		return "[ok " + strings.Trim(text(k.raw(k.t, "HGET", k.keys[0], "free")), " ") + " ]"
 	}
 	return answered.ReplaceAllString(got, "$1")
 }
 
-// The replies of a reservation: now and what is left, or now and an answer.
+// The replies of a reservation: when it got its units, or an answer.
 var (
-	took     = regexp.MustCompile(`^\[\d+ (\d+)\]$`)
-	answered = regexp.MustCompile(`^\[\d+ (\[.*\])\]$`)
+	took     = regexp.MustCompile(`^\[(\d+)\]$`)
+	answered = regexp.MustCompile(`^\[(\[.*\])\]$`)
 )
 
 func (k *bucket) units(want string) {

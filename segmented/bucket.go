@@ -18,12 +18,17 @@ import (
 	"github.com/holdfast-go/holdfast/scripts"
 )
 
+// combineMost is how many reservations one script does at most; the server's other
+// clients have to wait for it.
+const combineMost = 128
+
 // A bucket is a part of a stock. All its keys are in one slot.
 type bucket struct {
 	number  int
 	text    string   // the number
 	keys    []string // totals, orders, ends, forget, expired, buyers
 	channel string
+	reserve *core.Combiner
 }
 
 func (s *Stock) bucket(i int) bucket {
@@ -33,6 +38,7 @@ func (s *Stock) bucket(i int) bucket {
 		b.keys = append(b.keys, "holdfast_stock_"+part+":"+tag)
 	}
 	b.channel = "holdfast_stock:" + tag
+	b.reserve = s.tools.NewCombiner(scripts.StockReserveBatch, combineMost, s.tools.Timeout)
 	return b
 }
 
@@ -84,7 +90,7 @@ func all(b *bucket) []string { return b.keys }
 // each runs a script on several buckets, all at once, until each has answered, as
 // run does.
 func (s *Stock) each(ctx context.Context, unknown error, script *scripts.Script, keys func(*bucket) []string, jobs []job) ([]rueidis.RedisMessage, error) {
-	bound, cancel := context.WithTimeout(ctx, s.tools.Timeout)
+	bound, cancel := s.bound(ctx)
 	defer cancel()
 	replies := make([]rueidis.RedisMessage, len(jobs))
 	left := make([]int, len(jobs))

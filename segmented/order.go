@@ -1,6 +1,7 @@
 package segmented
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -115,6 +116,17 @@ func checkID(what, id string) error {
 		return fmt.Errorf("%w: the id of the %s has %d bytes, the limit is %d", holdfast.ErrName, what, len(id), maxID)
 	}
 	return nil
+}
+
+func checkOrder(o Order) error {
+	if o.ID != "" && len(o.ID) <= maxID && len(o.Buyer) <= maxID && o.Qty >= 1 && o.Qty <= maxQty && o.Window > 0 && o.Window <= longestWindow {
+		return nil
+	}
+	err := errors.Join(checkID("order", o.ID), checkQty(o.Qty), checkWindow(o.Window))
+	if o.Buyer != "" {
+		err = errors.Join(err, checkID("buyer", o.Buyer))
+	}
+	return err
 }
 
 func checkQty(qty int64) error {

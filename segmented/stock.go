@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/core"
 	"github.com/holdfast-go/holdfast/internal/fault"
+	"github.com/holdfast-go/holdfast/internal/lease"
 	"github.com/holdfast-go/holdfast/scripts"
 )
 
@@ -79,6 +80,9 @@ type Stock struct {
 	options StockOptions
 	config  atomic.Pointer[config]
 	asker   asker
+	calls   lease.Calls
+
+	remember, window string // of options, in milliseconds
 }
 
 // config is what Init has recorded, and what follows from it.
@@ -130,6 +134,8 @@ func OpenStock(s *holdfast.Session, name string, o StockOptions) (*Stock, error)
 	if err := checkWindow(stock.options.Window); err != nil {
 		return fail(err)
 	}
+	stock.calls.Timeout = stock.tools.Timeout
+	stock.remember, stock.window = core.Millis(stock.options.Remember), core.Millis(stock.options.Window)
 	return stock, nil
 }
 
@@ -158,10 +164,10 @@ func (s *Stock) Init(ctx context.Context, units int64) error {
 	}
 	id := uuid.NewString()
 	for range 3 { // buckets that may no longer be made need another leave
-		m, err := s.run(ctx, holdfast.ErrUnknown, func(ctx context.Context) rueidis.RedisResult {
+		m, err := s.run(ctx, holdfast.ErrUnknown, func(ctx context.Context) (rueidis.RedisMessage, error) {
 			return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{
 				id, strconv.FormatInt(units, 10), strconv.Itoa(buckets), strconv.FormatInt(s.options.Limit, 10), core.Millis(initTime),
-			})
+			}).ToMessage()
 		})
 		var c *config
 		if err == nil {
@@ -255,14 +261,13 @@ func (s *Stock) Reserve(ctx context.Context, o Order) (Reservation, error) {
 
 func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation, error) {
 	const call = "reserve"
+	window := s.window
 	if o.Window == 0 {
 		o.Window = s.options.Window
+	} else if o.Window != s.options.Window {
+		window = core.Millis(o.Window)
 	}
-	err := errors.Join(checkID("order", o.ID), checkQty(o.Qty), checkWindow(o.Window))
-	if o.Buyer != "" {
-		err = errors.Join(err, checkID("buyer", o.Buyer))
-	}
-	if err != nil {
+	if err := checkOrder(o); err != nil {
 		return Reservation{}, s.fail(call, o.ID, err)
 	}
 	soldOut := func(left int64) (Reservation, error) {
@@ -277,7 +282,7 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 			return soldOut(a.free)
 		}
 	}
-	args := []string{"", o.ID, strconv.FormatInt(o.Qty, 10), core.Millis(o.Window), o.Buyer, mode}
+	args := []string{"", o.ID, strconv.FormatInt(o.Qty, 10), window, o.Buyer, mode}
 	var w waiters
 	defer w.stop()
 	var coming []transfer
@@ -290,7 +295,13 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
 		home := c.home(o.ID)
-		m, err := s.perform(ctx, holdfast.ErrUnknown, o.ID, scripts.StockReserve, args)
+		m, err := s.onBucket(ctx, holdfast.ErrUnknown, o.ID, func(ctx context.Context, c *config, b *bucket) (rueidis.RedisMessage, error) {
+			all := s.args(ctx, c, b, args...)
+			if args[0] != "" {
+				return scripts.StockReserveBatch.Run(ctx, s.tools.Client, b.keys, all)
+			}
+			return b.reserve.Run(ctx, b.keys, all)
+		})
 		if err != nil {
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
@@ -331,25 +342,13 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 
 var errUndecided = fmt.Errorf("%w: baskets have the units, and are not decided yet", holdfast.ErrUnavailable)
 
-// readReserve reads {now, answer}; an order that got its units is answered with
-// how many are left.
+// readReserve reads an answer, or when the order got its units.
 func (s *Stock) readReserve(call string, o Order, mode string, m rueidis.RedisMessage) (reply, error) {
-	list, err := m.ToArray()
-	if err == nil && len(list) != 2 {
-		err = fmt.Errorf("a reply of %d parts", len(list))
-	}
+	now, err := m.ToInt64()
 	if err != nil {
-		return reply{}, s.fail(call, o.ID, errors.Join(holdfast.ErrUnknown, err))
+		return s.judge(call, o.ID, m)
 	}
-	if !list[1].IsInt64() {
-		return s.judge(call, o.ID, list[1])
-	}
-	now, err1 := list[0].ToInt64()
-	left, err2 := list[1].ToInt64()
-	if err := errors.Join(err1, err2); err != nil {
-		return reply{}, s.fail(call, o.ID, errors.Join(holdfast.ErrUnknown, err))
-	}
-	r := reply{word: "ok", left: left, reservation: Reservation{
+	r := reply{word: "ok", reservation: Reservation{
 		Order: Order{ID: o.ID, Buyer: o.Buyer, Qty: o.Qty}, State: states[mode], At: time.UnixMilli(now),
 	}}
 	r.reservation.Left = (o.Window + time.Millisecond - 1).Truncate(time.Millisecond)
@@ -410,8 +409,8 @@ func (s *Stock) Get(ctx context.Context, order string) (Reservation, error) {
 	if err := checkID("order", order); err != nil {
 		return Reservation{}, s.fail(call, order, err)
 	}
-	m, err := s.onBucket(ctx, holdfast.ErrUnavailable, order, func(ctx context.Context, c *config, b *bucket) rueidis.RedisResult {
-		return scripts.StockGet.Exec(ctx, s.tools.Client, b.keys[:2], []string{c.id, order})
+	m, err := s.onBucket(ctx, holdfast.ErrUnavailable, order, func(ctx context.Context, c *config, b *bucket) (rueidis.RedisMessage, error) {
+		return scripts.StockGet.Exec(ctx, s.tools.Client, b.keys[:2], []string{c.id, order}).ToMessage()
 	})
 	if err != nil {
 		return Reservation{}, s.fail(call, order, err)
@@ -429,11 +428,11 @@ func (s *Stock) Add(ctx context.Context, d Delivery) error {
 	if err := errors.Join(checkID("delivery", d.ID), checkQty(d.Qty)); err != nil {
 		return s.fail(call, d.ID, err)
 	}
-	m, err := s.onBucket(ctx, holdfast.ErrUnknown, d.ID, func(ctx context.Context, c *config, _ *bucket) rueidis.RedisResult {
+	m, err := s.onBucket(ctx, holdfast.ErrUnknown, d.ID, func(ctx context.Context, c *config, _ *bucket) (rueidis.RedisMessage, error) {
 		// A delivery is found by its own id, whatever the ids of orders look like.
 		b := c.by(d.ID)
 		args := s.args(ctx, c, b, d.ID, strconv.FormatInt(d.Qty, 10))
-		return scripts.StockAdd.Exec(ctx, s.tools.Client, b.keys, args)
+		return scripts.StockAdd.Exec(ctx, s.tools.Client, b.keys, args).ToMessage()
 	})
 	if err != nil {
 		return s.fail(call, d.ID, err)
@@ -486,24 +485,24 @@ func (s *Stock) judge(call, order string, m rueidis.RedisMessage) (reply, error)
 
 // perform runs a script on the bucket of an order.
 func (s *Stock) perform(ctx context.Context, unknown error, order string, script *scripts.Script, args []string) (rueidis.RedisMessage, error) {
-	return s.onBucket(ctx, unknown, order, func(ctx context.Context, c *config, b *bucket) rueidis.RedisResult {
-		return script.Exec(ctx, s.tools.Client, b.keys, s.args(ctx, c, b, args...))
+	return s.onBucket(ctx, unknown, order, func(ctx context.Context, c *config, b *bucket) (rueidis.RedisMessage, error) {
+		return script.Exec(ctx, s.tools.Client, b.keys, s.args(ctx, c, b, args...)).ToMessage()
 	})
 }
 
 // args are the arguments with which most scripts of a bucket begin, and more.
 func (s *Stock) args(ctx context.Context, c *config, b *bucket, more ...string) []string {
 	all := make([]string, 0, 4+len(more))
-	all = append(all, c.id, b.channel, s.tools.PublishWith(ctx), core.Millis(s.options.Remember))
+	all = append(all, c.id, b.channel, s.tools.PublishWith(ctx), s.remember)
 	return append(all, more...)
 }
 
 // onBucket runs what may run twice on the bucket of an order.
-func (s *Stock) onBucket(ctx context.Context, unknown error, order string, exec func(context.Context, *config, *bucket) rueidis.RedisResult) (m rueidis.RedisMessage, err error) {
+func (s *Stock) onBucket(ctx context.Context, unknown error, order string, exec func(context.Context, *config, *bucket) (rueidis.RedisMessage, error)) (m rueidis.RedisMessage, err error) {
 	err = s.withConfig(ctx, func(c *config) error {
 		var err error
 		b := c.home(order)
-		m, err = s.run(ctx, unknown, func(ctx context.Context) rueidis.RedisResult { return exec(ctx, c, b) })
+		m, err = s.run(ctx, unknown, func(ctx context.Context) (rueidis.RedisMessage, error) { return exec(ctx, c, b) })
 		return missing(b, err)
 	})
 	return m, err
@@ -546,8 +545,8 @@ func (s *Stock) open(ctx context.Context) (*config, error) {
 	if c := s.config.Load(); c != nil {
 		return c, nil
 	}
-	m, err := s.run(ctx, holdfast.ErrUnavailable, func(ctx context.Context) rueidis.RedisResult {
-		return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{"", "-1", "0", "0", "0"})
+	m, err := s.run(ctx, holdfast.ErrUnavailable, func(ctx context.Context) (rueidis.RedisMessage, error) {
+		return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{"", "-1", "0", "0", "0"}).ToMessage()
 	})
 	if err != nil {
 		return nil, err
@@ -610,8 +609,8 @@ func (s *Stock) key() string { return "holdfast_stock:{" + s.name + "}" }
 
 // count runs a script that returns a number.
 func (s *Stock) count(ctx context.Context, script *scripts.Script, keys []string, args ...string) (int64, error) {
-	m, err := s.run(ctx, holdfast.ErrUnknown, func(ctx context.Context) rueidis.RedisResult {
-		return script.Exec(ctx, s.tools.Client, keys, args)
+	m, err := s.run(ctx, holdfast.ErrUnknown, func(ctx context.Context) (rueidis.RedisMessage, error) {
+		return script.Exec(ctx, s.tools.Client, keys, args).ToMessage()
 	})
 	if err != nil {
 		return 0, err
@@ -623,8 +622,8 @@ func (s *Stock) count(ctx context.Context, script *scripts.Script, keys []string
 // and ctx. The word for a command that may have been executed is unknown. What was
 // refused is not sent so late that its answer may come after the end: a failure
 // that is certain is worth more than one more try.
-func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Context) rueidis.RedisResult) (rueidis.RedisMessage, error) {
-	bound, cancel := context.WithTimeout(ctx, s.tools.Timeout)
+func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Context) (rueidis.RedisMessage, error)) (rueidis.RedisMessage, error) {
+	bound, cancel := s.bound(ctx)
 	defer cancel()
 	var sent error // unknown, once it may have been executed
 	var last error
@@ -638,7 +637,7 @@ func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Contex
 			}
 			return rueidis.RedisMessage{}, errors.Join(sent, last, ctx.Err(), cause(ctx))
 		}
-		m, err := exec(bound).ToMessage()
+		m, err := exec(bound)
 		if err == nil {
 			return m, nil
 		}
@@ -656,9 +655,18 @@ func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Contex
 		}
 		pause(bound, tries)
 		if end, _ := bound.Deadline(); sent == nil && time.Until(end) < s.tools.Timeout/8 {
-			cancel()
+			return rueidis.RedisMessage{}, errors.Join(holdfast.ErrUnavailable, last, ctx.Err(), cause(ctx))
 		}
 	}
+}
+
+// bound bounds ctx by the session's Timeout. Most callers' contexts have no end of
+// their own, and need no timer each.
+func (s *Stock) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return s.calls.Begin(ctx), func() {}
+	}
+	return context.WithTimeout(ctx, s.tools.Timeout)
 }
 
 func (s *Stock) closed() bool {

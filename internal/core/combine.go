@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,8 +18,11 @@ const (
 	maxErrands = 64
 
 	// headway is the time for which a command may have the way to the server to
-	// itself. On a round trip that is longer there is room for more of them.
-	headway = 50 * time.Microsecond
+	// itself. On a round trip that is longer there is room for more of them. Where many
+	// calls go together a command takes longer, and two keep client and server at work.
+	headway      = 50 * time.Microsecond
+	broadHeadway = 400 * time.Microsecond
+	broadRoom    = 2
 
 	// maxRoom bounds how many commands of one script may be under way before those
 	// that come are combined, and firstRoom is how many while no round trip is known.
@@ -39,7 +43,13 @@ type combiner struct {
 	client     rueidis.Client
 	batch      *scripts.Batch
 	stuckAfter time.Duration
+	headway    time.Duration
+	minRoom    int
 	maxRoom    int
+	maxErrands int
+	// timeout bounds a command of several callers if their contexts may end at any
+	// time, and is 0 if they do not: then the first caller's does.
+	timeout time.Duration
 
 	mu      sync.Mutex // guards what follows
 	trip    time.Duration
@@ -74,7 +84,26 @@ func (e *Env) Run(ctx context.Context, b *scripts.Batch, keys, args []string) (r
 	if c := e.combiner(b); c != nil && lease.Patient(ctx) {
 		return c.run(ctx, keys, args)
 	}
-	return b.One().Exec(ctx, e.Client, keys, args).ToMessage()
+	return b.Run(ctx, e.Client, keys, args)
+}
+
+// A Combiner has a batch run for callers whose contexts may end at any time: one that
+// leaves does not know what became of its run. Many may use it at once.
+type Combiner struct{ combiner }
+
+// NewCombiner returns a combiner of runs that a server can do as one script, at most
+// so many; in a cluster their keys have to be in one slot. timeout bounds a command.
+func (e *Env) NewCombiner(b *scripts.Batch, most int, timeout time.Duration) *Combiner {
+	return &Combiner{combiner{
+		client: e.Client, batch: b, stuckAfter: stuckAfter, headway: broadHeadway, minRoom: broadRoom, maxRoom: maxRoom, room: broadRoom,
+		maxErrands: most, timeout: timeout,
+	}}
+}
+
+// Run runs the batch's script once, perhaps together with others. The error is the
+// client's, or the error reply of this run, or that of ctx.
+func (c *Combiner) Run(ctx context.Context, keys, args []string) (rueidis.RedisMessage, error) {
+	return c.run(ctx, keys, args)
 }
 
 // combiner returns the combiner of b; nil in a cluster, where the keys of
@@ -85,7 +114,10 @@ func (e *Env) combiner(b *scripts.Batch) *combiner {
 	}
 	var c *combiner
 	if e.Client.Mode() != rueidis.ClientModeCluster {
-		c = &combiner{client: e.Client, batch: b, stuckAfter: stuckAfter, maxRoom: maxRoom, room: firstRoom}
+		c = &combiner{
+			client: e.Client, batch: b, stuckAfter: stuckAfter, headway: headway, minRoom: 1, maxRoom: maxRoom, room: firstRoom,
+			maxErrands: maxErrands,
+		}
 	}
 	first, _ := e.combiners.LoadOrStore(b, c)
 	return first.(*combiner)
@@ -101,7 +133,7 @@ func (c *combiner) run(ctx context.Context, keys, args []string) (rueidis.RedisM
 		c.flights++
 		c.mu.Unlock()
 		defer c.land(began)
-		return c.batch.One().Exec(ctx, c.client, keys, args).ToMessage()
+		return c.batch.Run(ctx, c.client, keys, args)
 	}
 	e := errands.Get().(*errand)
 	e.ctx = ctx
@@ -111,17 +143,37 @@ func (c *combiner) run(ctx context.Context, keys, args []string) (rueidis.RedisM
 		c.watch()
 	}
 	c.mu.Unlock()
-	<-e.ready
+	if c.timeout == 0 {
+		<-e.ready
+	} else if !c.wait(e) {
+		return rueidis.RedisMessage{}, ctx.Err()
+	}
 	if e.leads != nil {
 		c.fly(e.leads)
 	}
 	if e.alone {
-		e.reply, e.err = c.batch.One().Exec(ctx, c.client, keys, args).ToMessage()
+		e.reply, e.err = c.batch.Run(ctx, c.client, keys, args)
 	}
 	reply, err := e.reply, e.err
 	*e = errand{ready: e.ready, call: e.call}
 	errands.Put(e)
 	return reply, err
+}
+
+// wait waits for what becomes of e, which is another's to send; false if its context
+// ended before.
+func (c *combiner) wait(e *errand) bool {
+	select {
+	case <-e.ready:
+		return true
+	case <-e.ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.waiting, e); i >= 0 {
+		c.waiting = slices.Delete(c.waiting, i, i+1)
+	}
+	return false
 }
 
 // land is called when a command has come back that found the way empty at began,
@@ -138,7 +190,7 @@ func (c *combiner) land(began time.Time) {
 			c.trip = trip
 		}
 		c.trip += (min(trip, 4*c.trip) - c.trip) / 8
-		c.room = min(1+int(c.trip/headway), c.maxRoom)
+		c.room = min(c.minRoom+int(c.trip/c.headway), c.maxRoom)
 	}
 	c.landings++
 	c.flights--
@@ -149,7 +201,7 @@ func (c *combiner) land(began time.Time) {
 
 // depart sends those who wait, if any. The mutex is held.
 func (c *combiner) depart() {
-	n := min(len(c.waiting), maxErrands)
+	n := min(len(c.waiting), c.maxErrands)
 	if n == 0 {
 		return
 	}
@@ -158,6 +210,10 @@ func (c *combiner) depart() {
 	rest := copy(c.waiting, c.waiting[n:])
 	clear(c.waiting[rest:])
 	c.waiting = c.waiting[:rest]
+	if c.timeout > 0 { // none of them has to stay until it is back
+		go c.fly(leads)
+		return
+	}
 	leads[0].leads = leads
 	leads[0].ready <- struct{}{}
 }
@@ -182,28 +238,35 @@ func (c *combiner) watch() {
 	c.guard.Reset(c.stuckAfter)
 }
 
-// fly sends all of leads, on the goroutine of the first, and gives the others
-// what is theirs.
+// fly sends all of leads, on the goroutine of the first unless they may leave, and
+// gives the others what is theirs.
 func (c *combiner) fly(leads []*errand) {
-	first := leads[0]
+	first, others := leads[0], leads[1:]
+	ctx := first.ctx
+	if c.timeout > 0 {
+		others = leads
+		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+		defer cancel()
+		ctx = bound
+	}
 	for _, e := range leads {
 		e.err = errNoReply // should the client panic
 	}
 	defer func() {
-		for _, e := range leads[1:] {
+		for _, e := range others {
 			e.ready <- struct{}{}
 		}
 		c.land(time.Time{})
 	}()
 	if len(leads) == 1 {
-		first.reply, first.err = c.batch.One().Exec(first.ctx, c.client, first.call.Keys, first.call.Args).ToMessage()
+		first.reply, first.err = c.batch.Run(ctx, c.client, first.call.Keys, first.call.Args)
 		return
 	}
 	calls := make([]scripts.Call, len(leads))
 	for i, e := range leads {
 		calls[i] = e.call
 	}
-	replies, err := c.batch.Exec(first.ctx, c.client, calls)
+	replies, err := c.batch.Exec(ctx, c.client, calls)
 	for i, e := range leads {
 		switch {
 		case err == nil:

@@ -35,3 +35,16 @@ const (
 	MaxRoom    = maxRoom
 	MaxErrands = maxErrands
 )
+
+// Bound sets how long callers wait for a command to come back.
+func (c *Combiner) Bound(stuckAfter time.Duration) { c.stuckAfter = stuckAfter }
+
+// Waiting is how many callers wait to be sent.
+func (c *Combiner) Waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.waiting)
+}
+
+// BroadRoom is how many commands of a Combiner may be under way on a short way.
+const BroadRoom = broadRoom

@@ -425,20 +425,18 @@ func readAnswer(c StockCommand, reply any) (a stockmodel.Answer, err error) {
 		return a, fmt.Errorf("its header does not know %v", reply)
 	}
 	if c.Op == Reserve || c.Op == Tentative {
-		if len(list) != 2 {
+		if len(list) != 1 {
 			return a, fmt.Errorf("its header does not know %v", reply)
 		}
-		now, isNow := list[0].(int64)
-		left, took := list[1].(int64)
-		if took && isNow {
-			a.Word, a.Left = "ok", left
+		if now, took := list[0].(int64); took {
+			a.Word = "ok"
 			a.Order = stockmodel.Order{State: 'r', Units: c.Units, At: now + int64(c.Ticks)*Tick.Milliseconds(), Buyer: c.Buyer}
 			if c.Op == Tentative {
 				a.Order.State = 't'
 			}
 			return a, nil
 		}
-		if list, ok = list[1].([]any); !ok || !isNow {
+		if list, ok = list[0].([]any); !ok {
 			return a, fmt.Errorf("its header does not know %v", reply)
 		}
 	}

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -51,6 +52,27 @@ func (k *Keeper) begin(values context.Context, unused *call, within, now time.Du
 	}
 	c.start(values, h)
 	return c
+}
+
+// Calls are the contexts of commands that are no lock's and have the same time-out:
+// those that are sent at about the same time wait for one timer. The zero value is
+// not ready; set Timeout first.
+type Calls struct {
+	Timeout time.Duration
+	horizon atomic.Pointer[horizon]
+}
+
+// Begin returns a context with the values of values that ends after the time-out, or
+// up to a sixty-fourth earlier, and not with values.
+func (c *Calls) Begin(values context.Context) context.Context {
+	h := c.horizon.Load()
+	if h == nil || time.Until(h.at) < c.Timeout-c.Timeout/64 {
+		h = sharedHorizon(c.Timeout, 0)
+		c.horizon.Store(h)
+	}
+	call := new(call)
+	call.start(values, h)
+	return call
 }
 
 func (c *call) start(values context.Context, h *horizon) {

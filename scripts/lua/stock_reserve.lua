@@ -19,11 +19,10 @@
 -- ARGV[i+3]  buyer, may be empty
 -- ARGV[i+4]  r, or t for a tentative order, which waits for its settlement
 --
--- returns  {now, and for each order a number or a list}: a number is how many
---          units are left after those that the order got, until now and its time;
---          a list is {word, units left, now, state, units, refunded, at, buyer,
---          replayed}. All times are milliseconds since 1970. Words are ok for one that had its units;
---          soldout; limit; wait if tentative units would do, with the milliseconds
+-- returns  for each order a number or a list: a number is now, and the order got its
+--          units; a list is {word, units left, now, state, units, refunded, at,
+--          buyer, replayed}, with times in milliseconds since 1970. Words are ok for
+--          one that had its units; soldout; limit; wait if tentative units would do, with the milliseconds
 --          until the last one is decided; again if more orders have to be swept
 --          first; and of an order that was there: conflict if it is another,
 --          expired, cancelled. Of several buckets, one that says soldout keeps
@@ -147,7 +146,7 @@ local function reserve(text, id, units, window, buyer, mode)
   fresh[id] = true
   scores[#scores + 1], scores[#scores + 2] = plain(o.at), id
   fields[#fields + 1], fields[#fields + 2] = 'o:' .. id, format(o)
-  return free
+  return now
 end
 
 local names = {}
@@ -156,10 +155,10 @@ for run = 1, runs do
   names[run] = 'o:' .. ARGV[i]
 end
 local texts = redis.call('HMGET', orders, unpack(names))
-local replies = { now }
+local replies = {}
 for run = 1, runs do
   local i = 5 * run + 1
-  replies[run + 1] = reserve(texts[run], ARGV[i], tonumber(ARGV[i+1]), tonumber(ARGV[i+2]), ARGV[i+3], ARGV[i+4])
+  replies[run] = reserve(texts[run], ARGV[i], tonumber(ARGV[i+1]), tonumber(ARGV[i+2]), ARGV[i+3], ARGV[i+4])
 end
 settle()
 return replies
