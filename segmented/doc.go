@@ -34,30 +34,37 @@
 // writes, and may stand still in between. A [Stock] decides and counts in one
 // script:
 //
-//	shoes, err := segmented.OpenStock(hf, "shoes", segmented.StockOptions{Limit: 2})
-//	err = shoes.Init(ctx, 10_000)                                                  // once
-//	r, err := shoes.Reserve(ctx, segmented.Order{ID: cart, Buyer: user, Qty: 1})   // for 10 minutes
-//	r, err = shoes.Confirm(ctx, cart)                                              // paid
+//	shoes, err := segmented.OpenStock(hf, "shoes", segmented.StockOptions{})
+//	err = shoes.Init(ctx, 10_000)                                     // once
+//	r, err := shoes.Reserve(ctx, segmented.Order{ID: cart, Qty: 1})   // for 10 minutes
+//	r, err = shoes.Confirm(ctx, cart)                                 // paid
 //
 // As long as Redis forgets no acknowledged write and its clock does not jump:
 //
-//   - A unit is on sale, reserved, tentatively in a basket, or sold, never two of
-//     these: at every moment [Units] sum up to what was put on sale.
+//   - A unit is on sale, reserved, tentatively in a basket, sold, or on its way
+//     between two buckets, never two of these: at every moment [Units] sum up to what
+//     was put on sale.
 //   - An order has one effect, by whatever process and however often it is sent. It
 //     ends as sold, cancelled or expired, and stays so. Refunds and deliveries
 //     likewise. That is so for as long as they are remembered
 //     ([StockOptions.Remember] after their end); a call that is repeated later is a
 //     new call.
-//   - [ErrSoldOut] is told only when fewer units are free than wanted, those of
-//     reservations that are over and of undecided baskets included.
+//   - [ErrSoldOut] is told only when at one moment of the call fewer units were free
+//     than wanted, in all buckets together, those of reservations that are over, of
+//     undecided baskets and on their way included.
 //   - A buyer that dies holds its units for the window of its order, a basket that
 //     dies for five seconds.
 //
 // Times are the server's. Reservations that are over are found when their units
-// are wanted, and otherwise by [Stock.Sweep]: run it now and then.
+// are wanted, and otherwise by [Stock.Sweep], which [Stock.Sweeper] runs now and then.
 //
-// What it does not promise: all units of a stock lie on one server, in one slot.
-// An order whose Reserve got no answer may have its units: repeat it, or Cancel it,
+// On one server a stock is in one slot. In a cluster it has 64 buckets, each in a
+// slot of its own ([StockOptions.Buckets]): an order is in the bucket of its id, and if
+// that one is short, units are fetched from others. So a sale runs on all nodes, and
+// costs more only when units become scarce. Reservations that goroutines of one
+// process make at the same moment travel together.
+//
+// What it does not promise: an order whose Reserve got no answer may have its units: repeat it, or Cancel it,
 // or let its time run out. A copy of a refused Reserve that was under way for long
 // can still take units, when there are some again; they come back at the end of
 // its window. A failover can lose the last writes: [Stock.Reconcile] shows it.
@@ -73,13 +80,13 @@
 // For a stock N, all without a TTL:
 //
 //   - holdfast_stock:{N}: a hash with what Init decided.
-//   - holdfast_stock_units:{N:0}: a hash of sums. holdfast_stock_orders:{N:0}: a
-//     hash of all orders, refunds and deliveries that are remembered.
-//     holdfast_stock_ends:{N:0}, holdfast_stock_forget:{N:0},
-//     holdfast_stock_expired:{N:0}: sorted sets of them by time.
-//     holdfast_stock_buyers:{N:0}: with a limit, a hash of what each buyer has, for
-//     as long as the stock lives.
-//   - holdfast_stock:{N:0}: the channel on which it is told that units ran out or
+//   - For each bucket I, holdfast_stock_units:{N:I}: a hash of sums.
+//     holdfast_stock_orders:{N:I}: a hash of all orders, refunds and deliveries that
+//     are remembered. holdfast_stock_ends:{N:I}, holdfast_stock_forget:{N:I},
+//     holdfast_stock_expired:{N:I}: sorted sets of them by time.
+//     holdfast_stock_buyers:{N:I}: with a limit, a hash of what each buyer has, for as
+//     long as the stock lives.
+//   - holdfast_stock:{N:I}: the channel on which it is told that units ran out or
 //     came back.
 //
 // To remove a stock, stop its users and delete these keys.
