@@ -64,10 +64,10 @@
 // costs more only when units become scarce. Reservations that goroutines of one
 // process make at the same moment travel together.
 //
-// What it does not promise: an order whose Reserve got no answer may have its units: repeat it, or Cancel it,
-// or let its time run out. A copy of a refused Reserve that was under way for long
-// can still take units, when there are some again; they come back at the end of
-// its window. A failover can lose the last writes: [Stock.Reconcile] shows it.
+// What it does not promise: an order whose Reserve got no answer may have its units:
+// repeat it, or Cancel it, or let its time run out. A copy of a refused Reserve that
+// was under way for long can still take units, when there are some again; they come
+// back at the end of its window. A failover can lose the last writes: [Stock.Reconcile] shows it.
 //
 // # What is in Redis
 //

@@ -142,7 +142,8 @@ func ExampleStock() {
 	// 98 free, 0 reserved, 2 sold <nil>
 }
 
-// Two for each buyer, however many orders they place.
+// Two for each buyer, however many orders they place. The id of an order begins with
+// the buyer's, so that a webhook that knows no more finds it.
 func ExampleStockOptions_limit() {
 	ctx := context.Background()
 	hf := exampleSession()
@@ -155,7 +156,11 @@ func ExampleStockOptions_limit() {
 	if err := tickets.Init(ctx, 100); err != nil {
 		panic(err)
 	}
-	for _, o := range []segmented.Order{{ID: "ann/1", Buyer: "ann", Qty: 1}, {ID: "ann/2", Buyer: "ann", Qty: 2}, {ID: "bob/3", Buyer: "bob", Qty: 2}} {
+	for _, o := range []segmented.Order{
+		{ID: segmented.OrderID("ann", "1"), Buyer: "ann", Qty: 1},
+		{ID: segmented.OrderID("ann", "2"), Buyer: "ann", Qty: 2},
+		{ID: segmented.OrderID("bob", "3"), Buyer: "bob", Qty: 2},
+	} {
 		_, err := tickets.Reserve(ctx, o)
 		var refused *segmented.StockError
 		if errors.Is(err, segmented.ErrLimit) && errors.As(err, &refused) {
@@ -229,6 +234,62 @@ func ExampleStock_Add() {
 	// true
 	// <nil>
 	// 39 free of 40 <nil>
+}
+
+// A stock with several buckets, as a cluster needs it, is drawn together for the end
+// of the sale. Its orders stay where they are.
+func ExampleStock_Resize() {
+	ctx := context.Background()
+	hf := exampleSession()
+	defer hf.Close(ctx)
+
+	caps, err := segmented.OpenStock(hf, "caps", segmented.StockOptions{Buckets: 8})
+	if err != nil {
+		panic(err)
+	}
+	if err := caps.Init(ctx, 16); err != nil {
+		panic(err)
+	}
+	if _, err := caps.Reserve(ctx, segmented.Order{ID: "cart-1", Qty: 2}); err != nil {
+		panic(err)
+	}
+	if err := caps.Resize(ctx, 2); err != nil {
+		panic(err)
+	}
+	v, err := caps.View(ctx)
+	if err != nil {
+		panic(err)
+	}
+	for i, b := range v.Buckets {
+		if b.Free > 0 {
+			fmt.Println(b.Free, "free in bucket", i)
+		}
+	}
+	r, err := caps.Confirm(ctx, "cart-1")
+	fmt.Println(r.State, err)
+	// Output:
+	// 7 free in bucket 0
+	// 7 free in bucket 1
+	// sold <nil>
+}
+
+// Any process may sweep, and several may.
+func ExampleStock_Sweeper() {
+	hf := exampleSession()
+	defer hf.Close(context.Background())
+
+	pens, err := segmented.OpenStock(hf, "pens", segmented.StockOptions{})
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := pens.Init(context.Background(), 100); err != nil {
+		panic(err)
+	}
+	fmt.Println(pens.Sweeper(ctx, 5*time.Millisecond)) // go pens.Sweeper(ctx, time.Minute)
+	// Output:
+	// context deadline exceeded
 }
 
 // A cart over two stocks gets both or neither.
