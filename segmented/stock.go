@@ -446,9 +446,14 @@ func (s *Stock) Add(ctx context.Context, d Delivery) error {
 		left, _ := list[1].ToInt64()
 		return &StockError{Call: call, Stock: s.name, Order: d.ID, Left: left, Err: ErrConflict}
 	case "ok":
-		// The units are on sale, wherever they are. They are dealt out since that spares
-		// buyers the way; if it fails nothing is lost.
-		_ = s.withConfig(ctx, func(c *config) error { return s.balance(ctx, c) })
+		// The units are on sale, wherever they are. Many of them are dealt out since that
+		// spares buyers the way; if it fails nothing is lost.
+		_ = s.withConfig(ctx, func(c *config) error {
+			if d.Qty < int64(c.live) {
+				return nil
+			}
+			return s.balance(ctx, c)
+		})
 	}
 	return nil
 }
