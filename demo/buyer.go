@@ -7,16 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/internal/redistest"
+	"github.com/holdfast-go/holdfast/segmented"
 )
 
 const (
@@ -68,13 +66,13 @@ func (p *plan) attend() error {
 		return err
 	}
 	defer client.Close()
-	guard, err := modes[p.Mode].open(client, p.Keys)
+	guard, err := modes[p.Mode].open(context.Background(), client, p.Keys)
 	if err != nil {
 		return err
 	}
 	defer guard.close()
 
-	shop := &shop{plan: p, client: client, guard: guard, resume: make(chan struct{}, 1)}
+	shop := &shop{plan: p, guard: guard, resume: make(chan struct{}, 1)}
 	shop.door.Lock()
 	go func() {
 		for line := range redistest.Listen() {
@@ -104,7 +102,6 @@ func (p *plan) attend() error {
 // A shop is what the buyers of one process share.
 type shop struct {
 	plan   *plan
-	client rueidis.Client
 	guard  guard
 	door   sync.RWMutex // every purchase begins by walking through; locked is shut
 	pause  atomic.Bool
@@ -163,8 +160,8 @@ func (b *buyer) shopping(ctx context.Context) error {
 		case err == nil:
 		case errors.Is(err, errSoldOut):
 			return nil
-		case errors.Is(err, fence.ErrStaleToken):
-			b.refused++ // nothing was written: buy again
+		case errors.Is(err, fence.ErrStaleToken), errors.Is(err, segmented.ErrExpired):
+			b.refused++ // nothing was sold: buy again
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, holdfast.ErrLost): // before anything was written: buy again
@@ -174,40 +171,33 @@ func (b *buyer) shopping(ctx context.Context) error {
 	}
 }
 
-// buy buys one unit: the same code whatever the guard.
+// buy buys one unit.
 func (b *buyer) buy(ctx context.Context) error {
+	b.tries++
+	order := fmt.Sprintf("order-%d-%d-%d", b.shop.plan.Number, b.number, b.tries)
 	began := time.Now()
-	return b.shop.guard.buy(ctx, func(held context.Context, write write) error {
-		b.waits = append(b.waits, time.Since(began).Microseconds())
-		b.tries++
-		client, keys := b.shop.client, b.shop.plan.Keys
-		unit, err := client.Do(held, client.B().Get().Key(keys.Stock).Build()).AsInt64()
-		switch {
-		case held.Err() != nil:
-			return context.Cause(held)
-		case err != nil:
-			return err
-		case unit <= 0:
-			return errSoldOut
-		}
-		if b.number == 0 && b.tries == 3*(1+b.shop.plan.Number%4) {
-			select { // the bank takes its time: once in each process, and not in all at once
-			case <-time.After(slowness):
-			case <-held.Done():
-				return context.Cause(held)
-			}
-		}
-		if b.shop.pause.CompareAndSwap(true, false) {
-			redistest.Say("inside")
-			<-b.shop.resume // by then this process was suspended and went on
-		}
-		// Not with held, which would stop a write before it is sent once the loss of
-		// the lock is known. A process can stand still between any check and the next
-		// step, and then only the fence is left: this is that case, on purpose.
-		return write(ctx, []string{keys.Stock, keys.Orders}, []string{
-			strconv.FormatInt(unit-1, 10),
-			fmt.Sprintf("order-%d-%d-%d", b.shop.plan.Number, b.number, b.tries),
-			strconv.FormatInt(unit, 10),
-		})
+	return b.shop.guard.buy(ctx, purchase{
+		order: order,
+		begin: func() { b.waits = append(b.waits, time.Since(began).Microseconds()) },
+		pay:   b.pay,
 	})
+}
+
+// pay stands for the payment: the same code whatever the guard, with what goes
+// wrong in it.
+func (b *buyer) pay(held context.Context) error {
+	if turn := len(b.waits); b.number == 0 && turn == 3*(1+b.shop.plan.Number%4) {
+		select { // the bank takes its time: once in each process, and not in all at once
+		case <-time.After(slowness):
+		case <-held.Done():
+			return context.Cause(held)
+		}
+	}
+	if b.shop.pause.CompareAndSwap(true, false) {
+		b.shop.door.Lock() // or the others sell on before the fault comes
+		redistest.Say("inside")
+		<-b.shop.resume // by then this process was suspended and went on
+		b.shop.door.Unlock()
+	}
+	return nil
 }
