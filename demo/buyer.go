@@ -33,6 +33,7 @@ type plan struct {
 	Mode                             int // index in modes
 	Units, Processes, Buyers, Number int // Number is the process' own
 	Limit                            time.Duration
+	Ration                           int // purchases each time the door is opened; 0 is any number
 }
 
 // Takings are what a process reports at the end of a sale.
@@ -43,8 +44,9 @@ type takings struct {
 }
 
 // buyers is the program of a process that sells. It talks with the parent by
-// lines: "open" and "shut" are about the door, "pause" makes the next purchase say
-// "inside" and wait for "go". The end of its input means that the parent is gone.
+// lines: "open", "shut" and "free", which is open for good, are about the door,
+// "pause" makes the next purchase say "inside" and wait for "go". The end of its
+// input means that the parent is gone.
 func buyers() int {
 	signal.Ignore(os.Interrupt) // Ctrl-C reaches all processes, and the parent decides
 	var p plan
@@ -73,16 +75,18 @@ func (p *plan) attend() error {
 	defer guard.close()
 
 	shop := &shop{plan: p, guard: guard, resume: make(chan struct{}, 1)}
-	shop.door.Lock()
 	go func() {
 		for line := range redistest.Listen() {
 			switch line {
 			case "open":
-				shop.door.Unlock()
+				shop.door.open(p.Ration)
+			case "free":
+				shop.door.open(0)
 			case "shut":
-				shop.door.Lock()
+				shop.door.shut()
 			case "pause":
 				shop.pause.Store(true)
+				shop.door.open(0)
 			case "go":
 				shop.resume <- struct{}{}
 			}
@@ -103,20 +107,59 @@ func (p *plan) attend() error {
 type shop struct {
 	plan   *plan
 	guard  guard
-	door   sync.RWMutex // every purchase begins by walking through; locked is shut
+	door   door // every purchase begins by walking through
 	pause  atomic.Bool
 	resume chan struct{}
 }
 
-// enter waits until the door is open.
-func (s *shop) enter() {
-	s.door.RLock()
-	defer s.door.RUnlock()
+// A door is shut at first.
+type door struct {
+	mu     sync.Mutex
+	most   int           // who may still walk through; any number if it is negative
+	opened chan struct{} // closed when it is opened, for those who wait
+}
+
+// open lets so many through, or any number if that is 0.
+func (d *door) open(most int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.most = most; most == 0 {
+		d.most = -1
+	}
+	if d.opened != nil {
+		close(d.opened)
+		d.opened = nil
+	}
+}
+
+func (d *door) shut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.most = 0
+}
+
+// pass waits until the door is open, and takes so many places of those who may
+// still walk through.
+func (d *door) pass(places int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.most == 0 {
+		if d.opened == nil {
+			d.opened = make(chan struct{})
+		}
+		opened := d.opened
+		d.mu.Unlock()
+		<-opened
+		d.mu.Lock()
+	}
+	if d.most > 0 {
+		d.most -= places
+	}
 }
 
 // sell lets all buyers buy until nothing is left or time is up.
 func (s *shop) sell() (takings, error) {
-	s.enter()
+	s.door.pass(0)
 	ctx, cancel := context.WithTimeout(context.Background(), s.plan.Limit)
 	defer cancel()
 	began := time.Now()
@@ -154,7 +197,7 @@ type buyer struct {
 // shopping buys until nothing is left or ctx ends.
 func (b *buyer) shopping(ctx context.Context) error {
 	for {
-		b.shop.enter()
+		b.shop.door.pass(1)
 		err := b.buy(ctx)
 		switch {
 		case err == nil:
@@ -194,10 +237,10 @@ func (b *buyer) pay(held context.Context) error {
 		}
 	}
 	if b.shop.pause.CompareAndSwap(true, false) {
-		b.shop.door.Lock() // or the others sell on before the fault comes
+		b.shop.door.shut() // or the others sell on before the fault comes
 		redistest.Say("inside")
 		<-b.shop.resume // by then this process was suspended and went on
-		b.shop.door.Unlock()
+		b.shop.door.open(0)
 	}
 	return nil
 }

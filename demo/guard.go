@@ -66,6 +66,9 @@ type mode struct {
 	// waits tells that there is a lock to wait for, sound that each unit is to be
 	// sold once.
 	waits, sound bool
+	// swift tells that the sale could be over before the faults come, so that it has
+	// to wait for them.
+	swift bool
 	// moral says why it came as it did.
 	moral string
 	open  func(ctx context.Context, client rueidis.Client, keys keys) (guard, error)
@@ -87,7 +90,7 @@ var modes = []mode{
 			"and what the suspended process wrote too late was refused by the fence.",
 	},
 	{
-		name: "Holdfast stock", limit: 30 * time.Second, sound: true, open: openStock,
+		name: "Holdfast stock", limit: 30 * time.Second, sound: true, swift: true, open: openStock,
 		moral: "Nobody waits for anybody: each buyer reserves a unit and pays while others do. What the killed and the " +
 			"suspended process had reserved went on sale again by itself, and a payment that came too late took nothing.",
 	},

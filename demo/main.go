@@ -145,6 +145,9 @@ func sell(ctx context.Context, s settings, out, errs io.Writer) ([]result, strin
 				Limit: modes[i].limit,
 			},
 		}
+		if modes[i].swift {
+			sale.plan.Ration = int(ration*float64(s.units)) / (s.processes - 1)
+		}
 		if s.quick && !modes[i].sound { // a sound sale takes as long as it takes
 			sale.plan.Limit /= 3
 		}
