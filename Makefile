@@ -20,7 +20,7 @@ ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: ## see the locks at work; needs nothing but Go
+demo: ## see the locks and the stock at work; needs nothing but Go
 	@go -C demo run . $(ARGS)
 
 test: deps ## run all tests with the race detector, on a real server

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -33,6 +34,30 @@ type ReadLocker interface {
 	// also its key.
 	Reader(name string) (Locker, error)
 }
+
+// A Seller is a Client that has a stock, too.
+type Seller interface {
+	Client
+	// Stock makes a stock of that name, with so many units on sale.
+	Stock(ctx context.Context, name string, units int64) (Goods, error)
+}
+
+// Goods are a number of units for sale.
+type Goods interface {
+	// Buyer returns a new handle of the stock. Two goroutines use two of them.
+	Buyer() Buyer
+	// Left is how many units are on sale.
+	Left(ctx context.Context) (int64, error)
+}
+
+// A Buyer buys.
+type Buyer interface {
+	// Buy takes one unit for an order, or says ErrSoldOut.
+	Buy(ctx context.Context, order string) error
+}
+
+// ErrSoldOut is what a Buyer is told when nothing is on sale.
+var ErrSoldOut = errors.New("bench: sold out")
 
 // Env is what an implementation is given.
 type Env struct {
@@ -97,7 +122,7 @@ const EnvRedisson = "HOLDFAST_REDISSON"
 var Impls = []Impl{
 	{
 		Name: "holdfast", Role: Ours, Open: openHoldfast(holdfastConfig{}),
-		About: "Holdfast's `reentrant` with every default. Waiters are woken by the message of the release; goroutines of one process hand the lock over, at most 64 times or 5 ms in a row. Where many read it is the read side of `rwlock`.",
+		About: "Holdfast's `reentrant` with every default. Waiters are woken by the message of the release; goroutines of one process hand the lock over, at most 64 times or 5 ms in a row. Where many read it is the read side of `rwlock`, where units are sold the `Stock` of `segmented`.",
 	},
 	{
 		Name: "holdfast-cancellable", Role: Ours, Open: openHoldfast(holdfastConfig{cancellable: true}),
@@ -133,13 +158,17 @@ var Impls = []Impl{
 		About: "Holdfast's own scripts for readers as bare EVALSHA through the same client, as limit-hash.",
 	},
 	{
+		Name: "limit-reserve", Role: Limit, Open: openBareSeller,
+		About: "Holdfast's own script for a reservation as a bare EVALSHA for each through the same client.",
+	},
+	{
 		Name: "limit-batch", Role: Limit, Open: openBatch,
 		About: "Bare renewals: one script for 100 keys, each third of a lease.",
 	},
 
 	{
 		Name: "redsync-goredis", Role: Peer, Open: openRedsync(redsyncConfig{}),
-		About: "redsync v4 on go-redis, default: it polls after 50 to 250 ms at random. It gives up after 32 tries; the adapter then calls Lock again.",
+		About: "redsync v4 on go-redis, default: it polls after 50 to 250 ms at random. It gives up after 32 tries; the adapter then calls Lock again. Where units are sold, its lock is held around a GET and a SET.",
 	},
 	{
 		Name: "redsync-goredis-1ms", Role: Peer, Open: openRedsync(redsyncConfig{tuned: true}),

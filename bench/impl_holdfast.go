@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/redis/rueidis"
@@ -9,7 +10,10 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/reentrant"
 	"github.com/holdfast-go/holdfast/rwlock"
+	"github.com/holdfast-go/holdfast/segmented"
 )
+
+var stockOptions = segmented.StockOptions{}
 
 type holdfastConfig struct {
 	fenced, noHandoff, cancellable bool
@@ -63,6 +67,14 @@ func (c *holdfastClient) Reader(name string) (Locker, error) {
 	return holdfastLocker{lock.Reader()}, nil
 }
 
+func (c *holdfastClient) Stock(ctx context.Context, name string, units int64) (Goods, error) {
+	stock, err := segmented.OpenStock(c.session, name, stockOptions)
+	if err != nil {
+		return nil, err
+	}
+	return holdfastStock{stock}, stock.Init(ctx, units)
+}
+
 func (c *holdfastClient) Close() {
 	_ = c.session.Close(context.Background())
 	c.redis.Close()
@@ -76,6 +88,24 @@ func (l holdfastLocker) Lock(ctx context.Context) (Hold, error) {
 		return nil, err
 	}
 	return lease, nil
+}
+
+// holdfastStock is its own Buyer: a process has one.
+type holdfastStock struct{ stock *segmented.Stock }
+
+func (s holdfastStock) Buyer() Buyer { return s }
+
+func (s holdfastStock) Buy(ctx context.Context, order string) error {
+	_, err := s.stock.Reserve(ctx, segmented.Order{ID: order, Qty: 1})
+	if errors.Is(err, segmented.ErrSoldOut) {
+		return ErrSoldOut
+	}
+	return err
+}
+
+func (s holdfastStock) Left(ctx context.Context) (int64, error) {
+	v, err := s.stock.View(ctx)
+	return v.Free, err
 }
 
 // cancellable gives each Lock a context of its own that can be cancelled.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"math"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
 	redsyncgoredis "github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	redsyncrueidis "github.com/go-redsync/redsync/v4/redis/rueidis"
 	"github.com/redis/go-redis/v9"
@@ -18,6 +20,7 @@ import (
 type redsyncConfig struct{ rueidis, tuned bool }
 
 type redsyncClient struct {
+	pool    redsyncredis.Pool
 	sync    *redsync.Redsync
 	options []redsync.Option
 	close   func()
@@ -31,11 +34,12 @@ func openRedsync(config redsyncConfig) func(Env) (Client, error) {
 			if err != nil {
 				return nil, err
 			}
-			c.sync, c.close = redsync.New(redsyncrueidis.NewPool(rueidiscompat.NewAdapter(client))), client.Close
+			c.pool, c.close = redsyncrueidis.NewPool(rueidiscompat.NewAdapter(client)), client.Close
 		} else {
 			client := goRedis(e)
-			c.sync, c.close = redsync.New(redsyncgoredis.NewPool(client)), func() { _ = client.Close() }
+			c.pool, c.close = redsyncgoredis.NewPool(client), func() { _ = client.Close() }
 		}
+		c.sync = redsync.New(c.pool)
 		if config.tuned {
 			c.options = append(c.options, redsync.WithRetryDelay(time.Millisecond), redsync.WithTries(math.MaxInt))
 		}
@@ -63,6 +67,60 @@ func (c *redsyncClient) Locker(name string) Locker {
 }
 
 func (c *redsyncClient) Close() { c.close() }
+
+func (c *redsyncClient) Stock(ctx context.Context, name string, units int64) (Goods, error) {
+	s := redsyncStock{client: c, name: name}
+	return s, s.set(ctx, units)
+}
+
+// redsyncStock is a number in Redis, and a lock.
+type redsyncStock struct {
+	client *redsyncClient
+	name   string
+	lock   Locker // of a Buyer
+}
+
+func (s redsyncStock) Buyer() Buyer {
+	s.lock = s.client.Locker("lock:" + s.name)
+	return s
+}
+
+// Buy knows nothing of orders: one that is sent twice buys twice.
+func (s redsyncStock) Buy(ctx context.Context, _ string) error {
+	hold, err := s.lock.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	left, err := s.Left(ctx)
+	if err == nil && left == 0 {
+		err = ErrSoldOut
+	}
+	if err == nil {
+		err = s.set(ctx, left-1)
+	}
+	return errors.Join(err, hold.Unlock(ctx))
+}
+
+func (s redsyncStock) Left(ctx context.Context) (int64, error) {
+	conn, err := s.client.pool.Get(ctx)
+	if err != nil {
+		return 0, err
+	}
+	text, err := conn.Get(s.name)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+func (s redsyncStock) set(ctx context.Context, left int64) error {
+	conn, err := s.client.pool.Get(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Set(s.name, strconv.FormatInt(left, 10))
+	return err
+}
 
 // redsyncLocker is its own Hold, since a Mutex knows its value.
 type redsyncLocker struct{ mutex *redsync.Mutex }

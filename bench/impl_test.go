@@ -2,11 +2,13 @@ package bench_test
 
 import (
 	"context"
+	"errors"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -258,6 +260,87 @@ func TestWire_countsReaders(t *testing.T) {
 	}
 }
 
+// Orders of many buyers: one unit for each, and none twice.
+func TestSellers_sellEachUnitOnce(t *testing.T) {
+	names := slices.Concat(bench.Stock.Impls, bench.SoldOut.Impls)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			impl, _ := bench.Find(name)
+			lab := bench.NewLab(t, impl)
+			const units, buyers = 20, 4
+			goods := goodsOf(t, lab, units)
+			ctx := within(t, time.Minute)
+			left := func() int64 {
+				n, err := goods.Left(ctx)
+				require.NoError(t, err)
+				return n
+			}
+			require.EqualValues(t, units, left())
+			require.NoError(t, goods.Buyer().Buy(ctx, "first"))
+			require.EqualValues(t, units-1, left())
+
+			var sold atomic.Int64
+			var wg sync.WaitGroup
+			for i := range buyers {
+				buyer := goods.Buyer()
+				wg.Go(func() {
+					for n := 0; ; n++ {
+						err := buyer.Buy(ctx, strconv.Itoa(i)+"-"+strconv.Itoa(n))
+						if err != nil {
+							if !errors.Is(err, bench.ErrSoldOut) {
+								t.Error(err)
+							}
+							return
+						}
+						sold.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			require.EqualValues(t, units-1, sold.Load())
+			require.Zero(t, left())
+			require.ErrorIs(t, goods.Buyer().Buy(ctx, "last"), bench.ErrSoldOut)
+		})
+	}
+}
+
+// What the limit sends is what Holdfast sends: the same keys, and the same order in
+// them.
+func TestLimitReserve_leavesWhatHoldfastLeaves(t *testing.T) {
+	found := map[string][]string{}
+	for _, name := range []string{"holdfast", "limit-reserve"} {
+		impl, _ := bench.Find(name)
+		lab := bench.NewLab(t, impl)
+		require.NoError(t, goodsOf(t, lab, 5).Buyer().Buy(within(t, time.Minute), "one"))
+		order := strings.Fields(lab.Redis(t, "HGET", "holdfast_stock_orders:{sale:0}", "o:one"))
+		until, err := strconv.ParseInt(order[3], 10, 64)
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now().Add(10*time.Minute), time.UnixMilli(until), 10*time.Second)
+		found[name] = append(order[:3], lab.Redis(t, "ZCARD", "holdfast_stock_ends:{sale:0}"),
+			lab.Redis(t, "HGET", "holdfast_stock_units:{sale:0}", "reserved"), lab.Redis(t, "EXISTS", "holdfast_stock_buyers:{sale:0}"))
+	}
+	require.Equal(t, found["holdfast"], found["limit-reserve"])
+}
+
+func TestWire_countsPurchases(t *testing.T) {
+	for name, each := range map[string]int64{"holdfast": 1, "limit-reserve": 1, "redsync-goredis": 4, "redsync-rueidis-1ms": 4} {
+		impl, _ := bench.Find(name)
+		lab := bench.NewLab(t, impl)
+		buyer := goodsOf(t, lab, 1000).Buyer()
+		buy := func(from, to int) {
+			for i := range to - from {
+				require.NoError(t, buyer.Buy(within(t, time.Minute), strconv.Itoa(from+i)))
+			}
+		}
+		buy(0, 10)
+		before := lab.Wire.Commands()
+		buy(10, 110)
+		require.Equal(t, 100*each, lab.Wire.Commands()-before, name)
+	}
+}
+
 func TestNames_areWhatBenchstatReads(t *testing.T) {
 	var names []string
 	wellFormed := regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
@@ -270,7 +353,7 @@ func TestNames_areWhatBenchstatReads(t *testing.T) {
 		names = append(names, impl.Name)
 	}
 	for _, w := range bench.Workloads {
-		require.Regexp(t, `^[A-Z][a-z]+$`, w.Name)
+		require.Regexp(t, `^([A-Z][a-z]+)+$`, w.Name)
 		require.Regexp(t, `^[a-z]+$`, w.Param)
 		require.NotEmpty(t, w.Cells())
 		for _, impl := range w.Impls {

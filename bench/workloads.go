@@ -79,8 +79,18 @@ var (
 			"rueidislock-1key", "redisson-protocol", "etcd",
 		},
 	}
+	// Stock buys units, each for an order of its own, in many goroutines.
+	Stock = Workload{
+		Name: "Stock", Param: "goroutines", Values: []int{1, 16, 128, 1024},
+		Impls: []string{"holdfast", "limit-reserve", "redsync-goredis", "redsync-rueidis-1ms"},
+	}
+	// SoldOut wants units that are sold.
+	SoldOut = Workload{
+		Name: "SoldOut", Param: "goroutines", Values: []int{128},
+		Impls: []string{"holdfast", "limit-reserve", "redsync-goredis"},
+	}
 	// Workloads are all of them, in the order of the report.
-	Workloads = []Workload{Uncontended, Distinct, Contended, Handoff, Readers, Waiters, Held}
+	Workloads = []Workload{Uncontended, Distinct, Contended, Handoff, Readers, Stock, SoldOut, Waiters, Held}
 )
 
 // Has reports whether impl is measured with that value.

@@ -7,16 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/internal/redistest"
+	"github.com/holdfast-go/holdfast/segmented"
 )
 
 const (
@@ -35,6 +33,7 @@ type plan struct {
 	Mode                             int // index in modes
 	Units, Processes, Buyers, Number int // Number is the process' own
 	Limit                            time.Duration
+	Ration                           int // purchases each time the door is opened; 0 is any number
 }
 
 // Takings are what a process reports at the end of a sale.
@@ -45,8 +44,9 @@ type takings struct {
 }
 
 // buyers is the program of a process that sells. It talks with the parent by
-// lines: "open" and "shut" are about the door, "pause" makes the next purchase say
-// "inside" and wait for "go". The end of its input means that the parent is gone.
+// lines: "open", "shut" and "free", which is open for good, are about the door,
+// "pause" makes the next purchase say "inside" and wait for "go". The end of its
+// input means that the parent is gone.
 func buyers() int {
 	signal.Ignore(os.Interrupt) // Ctrl-C reaches all processes, and the parent decides
 	var p plan
@@ -68,23 +68,25 @@ func (p *plan) attend() error {
 		return err
 	}
 	defer client.Close()
-	guard, err := modes[p.Mode].open(client, p.Keys)
+	guard, err := modes[p.Mode].open(context.Background(), client, p.Keys)
 	if err != nil {
 		return err
 	}
 	defer guard.close()
 
-	shop := &shop{plan: p, client: client, guard: guard, resume: make(chan struct{}, 1)}
-	shop.door.Lock()
+	shop := &shop{plan: p, guard: guard, resume: make(chan struct{}, 1)}
 	go func() {
 		for line := range redistest.Listen() {
 			switch line {
 			case "open":
-				shop.door.Unlock()
+				shop.door.open(p.Ration)
+			case "free":
+				shop.door.open(0)
 			case "shut":
-				shop.door.Lock()
+				shop.door.shut()
 			case "pause":
 				shop.pause.Store(true)
+				shop.door.open(0)
 			case "go":
 				shop.resume <- struct{}{}
 			}
@@ -104,22 +106,60 @@ func (p *plan) attend() error {
 // A shop is what the buyers of one process share.
 type shop struct {
 	plan   *plan
-	client rueidis.Client
 	guard  guard
-	door   sync.RWMutex // every purchase begins by walking through; locked is shut
+	door   door // every purchase begins by walking through
 	pause  atomic.Bool
 	resume chan struct{}
 }
 
-// enter waits until the door is open.
-func (s *shop) enter() {
-	s.door.RLock()
-	defer s.door.RUnlock()
+// A door is shut at first.
+type door struct {
+	mu     sync.Mutex
+	most   int           // who may still walk through; any number if it is negative
+	opened chan struct{} // closed when it is opened, for those who wait
+}
+
+// open lets so many through, or any number if that is 0.
+func (d *door) open(most int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.most = most; most == 0 {
+		d.most = -1
+	}
+	if d.opened != nil {
+		close(d.opened)
+		d.opened = nil
+	}
+}
+
+func (d *door) shut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.most = 0
+}
+
+// pass waits until the door is open, and takes so many places of those who may
+// still walk through.
+func (d *door) pass(places int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.most == 0 {
+		if d.opened == nil {
+			d.opened = make(chan struct{})
+		}
+		opened := d.opened
+		d.mu.Unlock()
+		<-opened
+		d.mu.Lock()
+	}
+	if d.most > 0 {
+		d.most -= places
+	}
 }
 
 // sell lets all buyers buy until nothing is left or time is up.
 func (s *shop) sell() (takings, error) {
-	s.enter()
+	s.door.pass(0)
 	ctx, cancel := context.WithTimeout(context.Background(), s.plan.Limit)
 	defer cancel()
 	began := time.Now()
@@ -157,14 +197,14 @@ type buyer struct {
 // shopping buys until nothing is left or ctx ends.
 func (b *buyer) shopping(ctx context.Context) error {
 	for {
-		b.shop.enter()
+		b.shop.door.pass(1)
 		err := b.buy(ctx)
 		switch {
 		case err == nil:
 		case errors.Is(err, errSoldOut):
 			return nil
-		case errors.Is(err, fence.ErrStaleToken):
-			b.refused++ // nothing was written: buy again
+		case errors.Is(err, fence.ErrStaleToken), errors.Is(err, segmented.ErrExpired):
+			b.refused++ // nothing was sold: buy again
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, holdfast.ErrLost): // before anything was written: buy again
@@ -174,40 +214,33 @@ func (b *buyer) shopping(ctx context.Context) error {
 	}
 }
 
-// buy buys one unit: the same code whatever the guard.
+// buy buys one unit.
 func (b *buyer) buy(ctx context.Context) error {
+	b.tries++
+	order := fmt.Sprintf("order-%d-%d-%d", b.shop.plan.Number, b.number, b.tries)
 	began := time.Now()
-	return b.shop.guard.buy(ctx, func(held context.Context, write write) error {
-		b.waits = append(b.waits, time.Since(began).Microseconds())
-		b.tries++
-		client, keys := b.shop.client, b.shop.plan.Keys
-		unit, err := client.Do(held, client.B().Get().Key(keys.Stock).Build()).AsInt64()
-		switch {
-		case held.Err() != nil:
-			return context.Cause(held)
-		case err != nil:
-			return err
-		case unit <= 0:
-			return errSoldOut
-		}
-		if b.number == 0 && b.tries == 3*(1+b.shop.plan.Number%4) {
-			select { // the bank takes its time: once in each process, and not in all at once
-			case <-time.After(slowness):
-			case <-held.Done():
-				return context.Cause(held)
-			}
-		}
-		if b.shop.pause.CompareAndSwap(true, false) {
-			redistest.Say("inside")
-			<-b.shop.resume // by then this process was suspended and went on
-		}
-		// Not with held, which would stop a write before it is sent once the loss of
-		// the lock is known. A process can stand still between any check and the next
-		// step, and then only the fence is left: this is that case, on purpose.
-		return write(ctx, []string{keys.Stock, keys.Orders}, []string{
-			strconv.FormatInt(unit-1, 10),
-			fmt.Sprintf("order-%d-%d-%d", b.shop.plan.Number, b.number, b.tries),
-			strconv.FormatInt(unit, 10),
-		})
+	return b.shop.guard.buy(ctx, purchase{
+		order: order,
+		begin: func() { b.waits = append(b.waits, time.Since(began).Microseconds()) },
+		pay:   b.pay,
 	})
+}
+
+// pay stands for the payment: the same code whatever the guard, with what goes
+// wrong in it.
+func (b *buyer) pay(held context.Context) error {
+	if turn := len(b.waits); b.number == 0 && turn == 3*(1+b.shop.plan.Number%4) {
+		select { // the bank takes its time: once in each process, and not in all at once
+		case <-time.After(slowness):
+		case <-held.Done():
+			return context.Cause(held)
+		}
+	}
+	if b.shop.pause.CompareAndSwap(true, false) {
+		b.shop.door.shut() // or the others sell on before the fault comes
+		redistest.Say("inside")
+		<-b.shop.resume // by then this process was suspended and went on
+		b.shop.door.open(0)
+	}
+	return nil
 }

@@ -1,12 +1,13 @@
-// Command demo sells a stock of units three times: without a lock, under the lock
-// of many tutorials, and under Holdfast. It shows what each of them costs and what
-// goes wrong, on a real server if there is one and on an embedded one otherwise.
+// Command demo sells a stock of units four times: without a lock, under the lock of
+// many tutorials, under Holdfast's, and as a sale should be made, from a Stock that
+// is reserved and paid. It shows what each of them costs and what goes wrong, on a
+// real server if there is one and on an embedded one otherwise.
 //
 // Four processes with 32 buyers each sell one stock. In every sale one process is
 // suspended in the middle of a purchase for longer than its lease and then goes
 // on, one is killed in the middle of a purchase, and each process has one purchase
-// that takes longer than the lease. Purchase, faults and lease are the same in all
-// three sales; only the guard differs.
+// that takes longer than the lease. Faults and times are the same in all four
+// sales; only the guard differs.
 package main
 
 import (
@@ -42,9 +43,10 @@ type settings struct {
 
 const intro = `Usage: demo [flags]
 
-Sells one stock three times: without a lock, under the lock of many tutorials
-(SET NX PX, polling, DEL), and under Holdfast. It fails unless the first two
-sell units twice and Holdfast sells each unit exactly once.
+Sells one stock four times: without a lock, under the lock of many tutorials
+(SET NX PX, polling, DEL), under Holdfast's lock, and with its Stock, where
+units are reserved, paid and confirmed. It fails unless the first two sell
+units twice and Holdfast's sell each unit exactly once.
 
 The server is the one at REDIS_URL if that is set (only keys of a random prefix
 are used, and removed at the end), else a redis-server or valkey-server on the
@@ -131,8 +133,8 @@ func sell(ctx context.Context, s settings, out, errs io.Writer) ([]result, strin
 	defer server.close()
 	printf(out, "%s\n\n", fill(fmt.Sprintf("A flash sale of %s units, by %d processes with %d buyers each, on %s. "+
 		"In every sale one purchase of each process takes %s, one process is killed in the middle of a purchase, "+
-		"and one is suspended in the middle of a purchase and goes on %s later. The lease of both locks is %s.",
-		thousands(s.units), s.processes, s.buyers, server.name, span(slowness), span(suspension), span(lease)), ""))
+		"and one is suspended in the middle of a purchase and goes on %s later. The lease of both locks is %s; the stock reserves units for %s.",
+		thousands(s.units), s.processes, s.buyers, server.name, span(slowness), span(suspension), span(lease), span(window)), ""))
 	var results []result
 	for i := range modes {
 		sale := &sale{
@@ -142,6 +144,9 @@ func sell(ctx context.Context, s settings, out, errs io.Writer) ([]result, strin
 				Units: s.units, Processes: s.processes, Buyers: s.buyers,
 				Limit: modes[i].limit,
 			},
+		}
+		if modes[i].swift {
+			sale.plan.Ration = int(ration*float64(s.units)) / (s.processes - 1)
 		}
 		if s.quick && !modes[i].sound { // a sound sale takes as long as it takes
 			sale.plan.Limit /= 3

@@ -17,15 +17,17 @@ import (
 // order names its unit, so that sold - oversold + unsold is the stock, always.
 type damage struct {
 	sold     int // orders
-	oversold int // orders whose unit another order has too
+	oversold int // orders whose unit another order has too, or that is none of the stock's
 	unsold   int // units without an order
 }
 
 // assess counts the damage: units is the stock, orders the unit of each order.
-func assess(units int, orders map[string]int) damage {
+func assess(units int, orders orders) damage {
 	sold := map[int]bool{}
 	for _, unit := range orders {
-		sold[unit] = true
+		if unit >= 1 && unit <= units {
+			sold[unit] = true
+		}
 	}
 	return damage{sold: len(orders), oversold: len(orders) - len(sold), unsold: units - len(sold)}
 }
@@ -57,7 +59,7 @@ func check(results []result) error {
 		case r.mode.sound && d.unsold > 0:
 			wrong = append(wrong, fmt.Errorf("%s left %d units unsold", r.mode.name, d.unsold))
 		case r.mode.sound && r.refused == 0:
-			wrong = append(wrong, fmt.Errorf("%s refused no late write", r.mode.name))
+			wrong = append(wrong, fmt.Errorf("%s refused nothing that came too late", r.mode.name))
 		}
 	}
 	return errors.Join(wrong...)
@@ -77,9 +79,10 @@ func report(out io.Writer, results []result) {
 
 // table prints a row for each sale.
 func table(out io.Writer, results []result) {
+	const waited = "wait to buy"
 	rows := [][]string{
-		{"", "", "", "", "purchases", "wait for the lock", "", "late writes"},
-		{"", "sold", "oversold", "unsold", "per second", "p50", "p99", "refused"},
+		{"", "", "", "", "orders", waited, "", "too late,"},
+		{"", "sold", "oversold", "unsold", "per s", "p50", "p99", "refused"},
 	}
 	for _, r := range results {
 		rows = append(rows, []string{
@@ -96,14 +99,14 @@ func table(out io.Writer, results []result) {
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
 		}
 	}
-	width[7] = max(width[7], len("late writes"))
+	width[7] = max(width[7], len(rows[0][7]))
 	// The one head that spans two columns needs room in both.
-	width[5] = max(width[5], len("wait for the lock")-2-width[6])
+	width[5] = max(width[5], len(waited)-2-width[6])
 	for _, row := range rows {
 		line := fmt.Sprintf("%-*s", width[0], row[0])
 		for i := 1; i < columns; i++ {
 			room := width[i]
-			if row[i] == "wait for the lock" {
+			if row[i] == waited {
 				room += 2 + width[i+1]
 			} else if i == 6 && row[i] == "" {
 				continue // the head before it reaches until here
@@ -118,23 +121,17 @@ func table(out io.Writer, results []result) {
 func (r result) verdict() string {
 	d := r.damage
 	sum := fmt.Sprintf("%s orders for %s units", thousands(d.sold), thousands(r.units))
-	if r.limit > 0 {
-		sum += fmt.Sprintf(", and %s of them never sold when it was stopped after %s", thousands(d.unsold), span(r.limit))
-	}
 	switch {
-	case r.mode.sound:
-		return sum + ". The slow purchases were carried by renewal, the killed process' lock was freed by its lease, " +
-			"and what the suspended process wrote too late was refused by the fence."
-	case r.mode.waits:
-		sum += ". Nobody renews the lock: it runs out under a holder that is slow or stands still, whose late write " +
-			"puts sold units back on sale, and whose DEL frees the lock of the next one."
-		if r.p50 < r.p99/100 {
-			sum += " The p50 is low since whoever gives the lock back takes it again before the others ask; they pay in the p99."
-		}
-		return sum
-	default:
-		return sum + ". Buyers who read the same stock sell the same unit, and a late write puts sold units back on sale."
+	case r.limit > 0 && d.unsold > 0:
+		sum += fmt.Sprintf(", and %s of them never sold when it was stopped after %s", thousands(d.unsold), span(r.limit))
+	case r.limit > 0:
+		sum += fmt.Sprintf(", and some on sale again when it was stopped after %s", span(r.limit))
 	}
+	sum += ". " + r.mode.moral
+	if r.mode.waits && !r.mode.sound && r.p50 < r.p99/100 {
+		sum += " The p50 is low since whoever gives the lock back takes it again before the others ask; they pay in the p99."
+	}
+	return sum
 }
 
 // fill breaks text into lines for a terminal of 80 columns.
@@ -219,9 +216,9 @@ func (s *screen) say(note string) {
 func (s *screen) draw(name string, share float64, n now) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	const width = 16 // the whole line stays below 80 characters, or \r would not reach its start
+	const width = 12 // the whole line stays below 80 characters, or \r would not reach its start
 	full := int(share * width)
-	line := fmt.Sprintf("  %-10s [%s%s] %7s orders, %6s in stock  %s", name,
+	line := fmt.Sprintf("  %-14s [%s%s] %7s orders, %6s in stock  %s", name,
 		strings.Repeat("#", full), strings.Repeat(".", width-full), thousands(n.orders), thousands(n.stock), s.note)
 	switch {
 	case s.terminal:

@@ -18,6 +18,7 @@ func TestAssess(t *testing.T) {
 		{"nothing", nil, damage{sold: 0, oversold: 0, unsold: 3}},
 		{"each once", map[string]int{"a": 3, "b": 2, "c": 1}, damage{sold: 3}},
 		{"one unit twice", map[string]int{"a": 3, "b": 2, "c": 1, "d": 3}, damage{sold: 4, oversold: 1}},
+		{"units that are not there", map[string]int{"a": 3, "b": 2, "c": 1, "d": 4, "e": 0}, damage{sold: 5, oversold: 2}},
 		{"one unit three times", map[string]int{"a": 3, "b": 3, "c": 3}, damage{sold: 3, oversold: 2, unsold: 2}},
 	}
 	for _, tt := range tests {
@@ -53,6 +54,10 @@ func sample() []result {
 			mode: &modes[2], units: 10_000, damage: damage{10_000, 0, 0}, took: 2 * time.Second,
 			p50: 6240 * time.Microsecond, p99: 632 * time.Millisecond, refused: 1,
 		},
+		{
+			mode: &modes[3], units: 10_000, damage: damage{10_000, 0, 0}, took: time.Second,
+			p50: 1240 * time.Microsecond, p99: 12 * time.Millisecond, refused: 20,
+		},
 	}
 }
 
@@ -60,11 +65,12 @@ func TestTable(t *testing.T) {
 	var b bytes.Buffer
 	table(&b, sample())
 	require.Equal(t, strings.Join([]string{
-		"                                          purchases  wait for the lock  late writes",
-		"                 sold  oversold  unsold  per second      p50       p99      refused",
-		"  no lock     402,637   394,546   1,909      80,527        -         -            0",
-		"  naive lock   13,305     3,305       0       3,326  0.03 ms  1,006 ms            0",
-		"  Holdfast     10,000         0       0       5,000  6.24 ms    632 ms            1",
+		"                                             orders        wait to buy  too late,",
+		"                     sold  oversold  unsold   per s      p50       p99    refused",
+		"  no lock         402,637   394,546   1,909  80,527        -         -          0",
+		"  naive lock       13,305     3,305       0   3,326  0.03 ms  1,006 ms          0",
+		"  Holdfast lock    10,000         0       0   5,000  6.24 ms    632 ms          1",
+		"  Holdfast stock   10,000         0       0  10,000  1.24 ms     12 ms         20",
 		"",
 	}, "\n"), b.String())
 }
@@ -73,12 +79,19 @@ func TestReport_saysWhatWasSeen(t *testing.T) {
 	var b bytes.Buffer
 	report(&b, sample())
 	for line := range strings.Lines(b.String()) {
-		require.LessOrEqual(t, len(strings.TrimRight(line, "\n")), 84)
+		require.LessOrEqual(t, len(strings.TrimRight(line, "\n")), 82)
 	}
 	text := strings.Join(strings.Fields(b.String()), " ")
 	require.Contains(t, text, "no lock: 402,637 orders for 10,000 units, and 1,909 of them never sold when it was stopped after 5 s.")
 	require.Contains(t, text, "naive lock: 13,305 orders for 10,000 units. Nobody renews")
-	require.Contains(t, text, "Holdfast: 10,000 orders for 10,000 units. The slow")
+	require.Contains(t, text, "Holdfast lock: 10,000 orders for 10,000 units. The slow")
+	require.Contains(t, text, "Holdfast stock: 10,000 orders for 10,000 units. Nobody waits")
+}
+
+func TestVerdict_tellsOfASaleThatDidNotEnd(t *testing.T) {
+	r := sample()[0]
+	r.damage.unsold = 0
+	require.Contains(t, r.verdict(), "and some on sale again when it was stopped after 5 s. Buyers")
 }
 
 func TestCheck(t *testing.T) {
@@ -89,10 +102,13 @@ func TestCheck(t *testing.T) {
 	}{
 		{"harmless without a lock", "no lock sold no unit twice", func(r []result) { r[0].damage.oversold = 0 }},
 		{"harmless naive lock", "naive lock sold no unit twice", func(r []result) { r[1].damage.oversold = 0 }},
-		{"oversold", "Holdfast sold 1 units too many", func(r []result) { r[2].damage.oversold = 1 }},
-		{"unsold", "Holdfast left 2 units unsold", func(r []result) { r[2].damage.unsold = 2 }},
+		{"oversold", "Holdfast lock sold 1 units too many", func(r []result) { r[2].damage.oversold = 1 }},
+		{"unsold", "Holdfast lock left 2 units unsold", func(r []result) { r[2].damage.unsold = 2 }},
 		{"too slow", "not sold everything after 30 s", func(r []result) { r[2].limit = modes[2].limit }},
-		{"nothing refused", "Holdfast refused no late write", func(r []result) { r[2].refused = 0 }},
+		{"nothing refused", "Holdfast lock refused nothing", func(r []result) { r[2].refused = 0 }},
+		{"oversold stock", "Holdfast stock sold 1 units too many", func(r []result) { r[3].damage.oversold = 1 }},
+		{"unsold stock", "Holdfast stock left 2 units unsold", func(r []result) { r[3].damage.unsold = 2 }},
+		{"no late payment", "Holdfast stock refused nothing", func(r []result) { r[3].refused = 0 }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -108,7 +124,7 @@ func TestScreen_linesFitATerminal(t *testing.T) {
 	s := newScreen(&b)
 	s.terminal = true
 	s.say("one suspended") // the longest note
-	s.draw("naive lock", 1, now{stock: 10_000, orders: 999_999})
+	s.draw("Holdfast stock", 1, now{stock: 10_000, orders: 999_999})
 	require.LessOrEqual(t, b.Len()-len("\r"), 79)
 	s.draw("naive lock", 0, now{})
 	s.clear()

@@ -21,7 +21,7 @@ import (
 type server struct {
 	name   string // for people
 	url    string
-	prefix string
+	id     string // begins all keys
 	client rueidis.Client
 	stop   func()
 }
@@ -29,8 +29,7 @@ type server struct {
 // openServer finds or starts a server: the user's own, or else a real one, or else
 // an embedded one.
 func openServer(ctx context.Context) (*server, error) {
-	// The braces keep all keys in one slot of a cluster.
-	s := &server{prefix: "{holdfast-demo-" + rand.Text()[:8] + "}:", stop: func() {}}
+	s := &server{id: "holdfast-demo-" + rand.Text()[:8], stop: func() {}}
 	var name string
 	if s.url = os.Getenv("REDIS_URL"); s.url != "" {
 		name = "the server at REDIS_URL"
@@ -86,11 +85,15 @@ func (s *server) close() {
 }
 
 // keys are the names of one sale in Redis.
-type keys struct{ Stock, Orders, Lock string }
+type keys struct {
+	Stock, Orders, Lock string
+	Goods               string // the name of a segmented.Stock, which has no braces
+}
 
 func (s *server) keys(sale int) keys {
-	base := fmt.Sprintf("%s%d:", s.prefix, sale)
-	return keys{base + "stock", base + "orders", base + "lock"}
+	// The braces keep the keys of a sale in one slot of a cluster.
+	base := fmt.Sprintf("{%s}:%d:", s.id, sale)
+	return keys{base + "stock", base + "orders", base + "lock", fmt.Sprintf("%s:%d", s.id, sale)}
 }
 
 // remove removes all that a sale has left, also when its context has ended.
@@ -102,4 +105,15 @@ func (s *server) remove(k keys) {
 		fence.Key(k.Stock),
 		"redisson_lock_token:"+k.Lock, // see package reentrant: what is in Redis
 	).Build())
+	// And package segmented: what is in Redis.
+	goods := "holdfast_stock:{" + k.Goods + "}"
+	buckets, _ := s.client.Do(ctx, s.client.B().Hget().Key(goods).Field("buckets").Build()).AsInt64()
+	for i := range buckets {
+		var all []string
+		for _, part := range []string{"units", "orders", "ends", "forget", "expired", "buyers"} {
+			all = append(all, fmt.Sprintf("holdfast_stock_%s:{%s:%d}", part, k.Goods, i))
+		}
+		s.client.Do(ctx, s.client.B().Unlink().Key(all...).Build())
+	}
+	s.client.Do(ctx, s.client.B().Unlink().Key(goods).Build())
 }

@@ -45,6 +45,9 @@ var (
 	starved      = metric{unit: "starved-%", title: "got nothing", format: percent}
 	longest      = metric{unit: "p99-longest-wait-ns", title: "longest wait, p99", format: nanos}
 	perHandoff   = metric{unit: "cmds/handoff", title: "commands each", format: number}
+	purchases    = metric{unit: "purchases/s", title: "purchases/s", format: number, higher: true}
+	refusals     = metric{unit: "refusals/s", title: "refusals/s", format: number, higher: true}
+	perRefusal   = metric{unit: "cmds/op", title: "commands each", format: number}
 	rate         = metric{unit: "cmds/s", title: "commands/s", format: number}
 	firstSecond  = metric{unit: "cmds-first-second", title: "in the first second", format: number, aside: true}
 	clientShare  = metric{unit: "client-cpu-%", title: "client CPU", format: percent}
@@ -215,6 +218,48 @@ var sections = []section{
 			"Both libraries send one script to take and one to release; the third command of redisson-protocol deletes its unlock latch.",
 	},
 	{
+		workload: bench.Stock,
+		title:    "A flash sale",
+		method: "Goroutines of one process buy a unit each, again and again, from a stock that never ends, and each purchase is an order with an id of its own. Holdfast reserves the unit, which is what decides; the payment is not measured. " +
+			"redsync holds a lock around a GET and a SET of a number, one purchase for each hold. After the measurement the units are counted. Client and server share the cores; nothing is bound.",
+		limit: "limit-reserve",
+		main:  []metric{purchases},
+		chart: purchases,
+		more:  []metric{clientCPU, serverCPU, commands, starved},
+		targets: []target{
+			{"purchases/s at 128 goroutines, over limit-reserve", over(bench.Stock, 128, "purchases/s", "holdfast", "limit-reserve"), 2, true},
+			{"the same at 1,024", over(bench.Stock, 1024, "purchases/s", "holdfast", "limit-reserve"), 3, true},
+			{"the same at 1 and 16, the worst", worst(true, eachValue([]int{1, 16},
+				func(v int) func(*Run) float64 {
+					return over(bench.Stock, v, "purchases/s", "holdfast", "limit-reserve")
+				})...), 0.95, true},
+			{"purchases/s at 128 and 1,024 goroutines, over the best redsync, the worst", worst(true, eachValue([]int{128, 1024},
+				func(v int) func(*Run) float64 { return overPeers(bench.Stock, v, purchases, "holdfast") })...), 40, true},
+			{"the same, over redsync with a retry of 1 ms", worst(true, eachValue([]int{128, 1024},
+				func(v int) func(*Run) float64 {
+					return over(bench.Stock, v, "purchases/s", "holdfast", "redsync-rueidis-1ms")
+				})...), 40, true},
+		},
+		explain: "A reservation is one script, which decides, counts and remembers the order, so that it can be sent twice. Its price is the server's, which runs a script that writes to three keys. Under a lock a purchase is four small commands, and only one purchase is under way at a time; one that is sent again sells twice, " +
+			"and a holder that stands still sells what others have sold. With redsync's default, which tries again after 50 to 250 ms, the goroutine that has just unlocked takes the lock again before the others ask: look at the column of goroutines that got nothing. " +
+			"What they sell together is then little less than what one of them sells alone. With a retry of 1 ms the others have their turns, and their questions are in the way, until at 1,024 hardly anything is sold. With one goroutine nobody waits, and four round trips stand against one.",
+	},
+	{
+		workload: bench.SoldOut,
+		title:    "Sold out",
+		method: "The last unit is sold. Goroutines of one process want one all the same, again and again, each time with another order, and are told that nothing is left. " +
+			"redsync takes its lock and reads the number.",
+		limit: "limit-reserve",
+		main:  []metric{perRefusal},
+		chart: perRefusal,
+		more:  []metric{refusals, clientCPU, serverCPU},
+		targets: []target{
+			{"commands for each refusal at 128 goroutines", median(bench.SoldOut, 128, "cmds/op", "holdfast"), 0.2, false},
+		},
+		explain: "Who comes when all is sold is most of a flash sale. Holdfast remembers for a second that the stock was sold out, and then asks for all that come at the same time with one script, which only looks: whether there are units again, and whether one of the orders has some already, " +
+			"for one that is repeated must not be told that it came too late. So nobody is refused by memory alone.",
+	},
+	{
 		workload: bench.Waiters,
 		title:    "A thousand waiters",
 		method: "A thousand goroutines of one process wait for a lock that another process holds; measured are 5 s after their first second. Memory and goroutines are what each further waiter adds to the first one, which opens what all share, and to its own goroutine. " +
@@ -234,7 +279,7 @@ var sections = []section{
 	{
 		workload: bench.Held,
 		title:    "Ten thousand held locks",
-		method: "Ten thousand locks with a lease of 10 s are held and renewed for 30 s. Their handles, leases and contexts are in the memory. At the end each is released, which fails where one was lost. " +
+		method: "Ten thousand locks with a lease of 10 s are held and renewed for 20 s. Their handles, leases and contexts are in the memory. At the end each is released, which fails where one was lost. " +
 			"rueidislock is measured with one key only; see below.",
 		limit: "limit-batch",
 		main:  []metric{rate, clientShare, lockBytes},

@@ -25,7 +25,8 @@ type plan []batch
 
 // quickCells are what -quick measures.
 var quickCells = map[string][]int{
-	"Uncontended": {1}, "Distinct": {128}, "Contended": {128}, "Handoff": {4}, "Readers": {1000}, "Waiters": {1000}, "Held": {10_000},
+	"Uncontended": {1}, "Distinct": {128}, "Contended": {128}, "Handoff": {4}, "Readers": {1000},
+	"Stock": {128}, "SoldOut": {128}, "Waiters": {1000}, "Held": {10_000},
 }
 
 // busy are the implementations that keep the machine busy while they wait. -quick
@@ -74,12 +75,17 @@ func newJob(c bench.Cell, quick bool) job {
 		}
 	case "Readers":
 		j.window, j.around = 300*time.Millisecond, 500*time.Millisecond
+	case "Stock", "SoldOut":
+		j.window, j.around = 300*time.Millisecond, 350*time.Millisecond
+		if c.Value > 100 { // so that who polls has several turns
+			j.window = 500 * time.Millisecond
+		}
 	case "Handoff":
-		j.window = 1200 * time.Millisecond
+		j.window = time.Second
 	case "Waiters":
 		j.window, j.around = 5*time.Second, 2*time.Second
 	case "Held":
-		j.window, j.around = 30*time.Second, 6*time.Second
+		j.window, j.around = 20*time.Second, 6*time.Second
 		if quick { // two renewals of each lock
 			j.window = 7 * time.Second
 		}

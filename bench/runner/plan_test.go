@@ -58,6 +58,14 @@ func TestPlan_readersTakeLittle(t *testing.T) {
 	require.Less(t, p.estimate(5), time.Minute)
 }
 
+func TestPlan_salesTakeLittle(t *testing.T) {
+	s, err := parse([]string{"-only", "^(Stock|SoldOut)/"})
+	require.NoError(t, err)
+	p := makePlan(s)
+	require.Len(t, names(p), 4*len(bench.Stock.Impls)+len(bench.SoldOut.Impls))
+	require.Less(t, p.estimate(5), 90*time.Second)
+}
+
 func TestPlan_ofAPart(t *testing.T) {
 	s, err := parse([]string{"-only", "^Handoff/impl=(holdfast|limit-grant)/"})
 	require.NoError(t, err)
