@@ -61,7 +61,7 @@ func TestJavaAndGo_wakeEachOther(t *testing.T) {
 			require.NoError(t, unlock.err)
 			g := granted(t, waiter)
 			require.NoError(t, g.lease.Unlock(g.ctx))
-			figure{j.version, p.name, k.name, "Java to Go"}.add(g.at.Sub(unlock.began))
+			figure{j.version, p.name, k.name, javaToGo}.add(g.at.Sub(unlock.began))
 		}
 		l = k.lock(hf, key(t)+":go", holdfast.Options{}) // its session never listens to this one
 		for range rounds {
@@ -74,7 +74,7 @@ func TestJavaAndGo_wakeEachOther(t *testing.T) {
 			require.NoError(t, lease.Unlock(ctx))
 			a := wait(t, call)
 			require.NoError(t, a.err)
-			figure{j.version, p.name, k.name, "Go to Java"}.add(a.ended.Sub(unlocked))
+			figure{j.version, p.name, k.name, goToJava}.add(a.ended.Sub(unlocked))
 			java.do(t, "unlock", k, name)
 			p.listening(t, k, name, 0)
 		}
