@@ -14,6 +14,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/holdfast-go/holdfast/internal/redistest"
 )
 
@@ -114,6 +116,16 @@ func (f figure) add(d time.Duration) {
 	figuresMu.Lock()
 	defer figuresMu.Unlock()
 	figures[f] = append(figures[f], d)
+}
+
+// prompt checks that the rounds of a figure were woken: a waiter that hears nothing
+// looks after a second at the earliest.
+func (f figure) prompt(t *testing.T) {
+	t.Helper()
+	figuresMu.Lock()
+	defer figuresMu.Unlock()
+	d := slices.Sorted(slices.Values(figures[f]))
+	require.Less(t, d[len(d)/2], 700*time.Millisecond, "%v: the median", f)
 }
 
 // note adds a line to a part of the report.

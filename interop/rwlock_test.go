@@ -75,6 +75,7 @@ func TestReadersAndWriters_ofBothWakeEachOther(t *testing.T) {
 		for _, pair := range pairs {
 			java := p.open(t, j).thread("1")
 			hf := p.session(t)
+			toGo, toJava := figure{j.version, p.name, pair.name, javaToGo}, figure{j.version, p.name, pair.name, goToJava}
 			name := key(t) + ":java:" + pair.held.name
 			for range rounds {
 				java.do(t, "lock", pair.held, name)
@@ -86,7 +87,7 @@ func TestReadersAndWriters_ofBothWakeEachOther(t *testing.T) {
 				require.NoError(t, a.err)
 				g := granted(t, waiter)
 				require.NoError(t, g.lease.Unlock(g.ctx))
-				figure{j.version, p.name, pair.name, javaToGo}.add(g.at.Sub(a.began))
+				toGo.add(g.at.Sub(a.began))
 			}
 			name = key(t) + ":go:" + pair.held.name
 			for range rounds {
@@ -98,10 +99,12 @@ func TestReadersAndWriters_ofBothWakeEachOther(t *testing.T) {
 				require.NoError(t, lease.Unlock(ctx))
 				a := wait(t, call)
 				require.NoError(t, a.err)
-				figure{j.version, p.name, pair.name, goToJava}.add(a.ended.Sub(unlocked))
+				toJava.add(a.ended.Sub(unlocked))
 				java.do(t, "unlock", pair.wanted, name)
 				p.listening(t, pair.wanted, name, 0)
 			}
+			toGo.prompt(t)
+			toJava.prompt(t)
 		}
 	})
 }

@@ -117,7 +117,7 @@ func storm(t *testing.T, p place, span time.Duration) {
 
 	longest := 0
 	for i := range each {
-		for _, result := range []string{get(t, javaDone[i]), strings.TrimPrefix(gos[i].Line("result ", patience), "result ")} {
+		for _, result := range []string{get(t, javaDone[i]), gos[i].Line("result ", patience)} {
 			ms, err := strconv.Atoi(result)
 			require.NoError(t, err, result)
 			longest = max(longest, ms)
@@ -145,7 +145,8 @@ func storm(t *testing.T, p place, span time.Duration) {
 	for _, key := range left() {
 		require.Positive(t, p.ttl(t, key), "%s has no TTL", key)
 	}
-	redistest.Eventually(t, patience, "no key is left", func() bool { return len(left()) == 0 })
+	// Redisson keeps notes about an unlock for up to 20 s.
+	redistest.Eventually(t, 2*patience, "no key is left", func() bool { return len(left()) == 0 })
 	for _, l := range locks {
 		kind, name, _ := strings.Cut(l, ":")
 		channel := plain.channel(name)
