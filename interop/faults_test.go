@@ -2,7 +2,6 @@ package interop_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -13,6 +12,9 @@ import (
 )
 
 // What goes wrong in Redisson, and what Go makes of it.
+
+// wrong is its part of the report.
+const wrong = "what goes wrong in Redisson"
 
 // A thread that writes, reads and stops reading is no longer renewed as a writer, from
 // 3.44 on: its lock runs out under it. Go gets in as by any lease that runs out.
@@ -51,13 +53,18 @@ func TestRedisson_missesAWritersRelease(t *testing.T) {
 			java := p.open(t, j).thread("1")
 			l := newReadWrite(p.session(t), name, holdfast.Options{Lease: lease, Handoff: -1})
 			missed := 0
-			for range rounds {
+			for round := range rounds {
 				ctx, lease := take(t, l.Reader())
 				call := java.start("lock", writer, name)
 				p.listening(t, writer, name, 1)
-				// The reader's 0 makes Java ask, at the moment at which a writer of Go has it.
+				// The reader's 0 makes Java ask, at about the time at which a writer of Go has it.
 				next := make(chan error, 1)
-				go func() { next <- l.Writer().Do(soon(t), func(context.Context) error { return nil }) }()
+				go func() {
+					next <- l.Writer().Do(soon(t), func(context.Context) error {
+						time.Sleep(time.Duration(round%10) * 50 * time.Microsecond)
+						return nil
+					})
+				}()
 				unlocked := time.Now()
 				require.NoError(t, lease.Unlock(ctx))
 				a := wait(t, call)
@@ -68,7 +75,7 @@ func TestRedisson_missesAWritersRelease(t *testing.T) {
 				java.do(t, "unlock", writer, name)
 				require.NoError(t, <-next)
 			}
-			fmt.Printf("Redisson %s missed %d of %d releases of a writer, and came at the end of the lease\n", j.version, missed, rounds)
+			note(wrong, "%s missed %d of %d releases of a writer, and looked when its lease ended", j.version, missed, rounds)
 		})
 	}
 }
@@ -103,7 +110,7 @@ func TestRedisson_anInterruptedWaiterCanLeaveTheLockTaken(t *testing.T) {
 				}
 				time.Sleep(2 * killLease)
 				if p.do(t, name, "EXISTS", name) == "1" {
-					fmt.Printf("Redisson %s left a lock taken and renewed after %d interrupts\n", j.version, round+1)
+					note(wrong, "%s left a lock taken and renewed after %d interrupts of a waiter", j.version, round+1)
 					was, err := l.ForceUnlock(context.Background())
 					require.NoError(t, err)
 					require.True(t, was)
@@ -112,7 +119,7 @@ func TestRedisson_anInterruptedWaiterCanLeaveTheLockTaken(t *testing.T) {
 					return
 				}
 			}
-			fmt.Printf("Redisson %s left no lock taken after %d interrupts\n", j.version, most)
+			note(wrong, "%s left no lock taken after %d interrupts of a waiter", j.version, most)
 		})
 	}
 }

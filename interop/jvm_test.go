@@ -25,8 +25,13 @@ import (
 // lists directories. Empty means all that are in java/target.
 const envJars = "HOLDFAST_REDISSON"
 
-// patience bounds every wait for something that should be there in no time.
-const patience = 30 * time.Second
+const (
+	// patience bounds every wait for something that should be there in no time. It is
+	// shorter than a lease, at whose end a waiter looks that was not woken.
+	patience = 20 * time.Second
+	// startPatience is that for a JVM.
+	startPatience = time.Minute
+)
 
 // findJars returns the built Java programs.
 func findJars() ([]string, error) {
@@ -90,8 +95,8 @@ func startJVM(tb redistest.TB, jar string) *jvm {
 		j.version, j.java, _ = strings.Cut(versions, " ")
 	case <-j.process.Ended():
 		tb.Fatalf("the Java process ended: %v", j.process.Wait(0))
-	case <-time.After(patience):
-		tb.Fatalf("the Java process is not ready after %v", patience)
+	case <-time.After(startPatience):
+		tb.Fatalf("the Java process is not ready after %v", startPatience)
 	}
 	go func() {
 		<-j.process.Ended()

@@ -50,6 +50,7 @@ func TestJavaAndGo_wakeEachOther(t *testing.T) {
 		java := p.open(t, j).thread("1")
 		hf := p.session(t)
 		l := k.lock(hf, key(t)+":java", holdfast.Options{})
+		toGo, toJava := figure{j.version, p.name, k.name, javaToGo}, figure{j.version, p.name, k.name, goToJava}
 		for range rounds {
 			name := key(t) + ":java"
 			java.do(t, "lock", k, name)
@@ -61,7 +62,7 @@ func TestJavaAndGo_wakeEachOther(t *testing.T) {
 			require.NoError(t, unlock.err)
 			g := granted(t, waiter)
 			require.NoError(t, g.lease.Unlock(g.ctx))
-			figure{j.version, p.name, k.name, "Java to Go"}.add(g.at.Sub(unlock.began))
+			toGo.add(g.at.Sub(unlock.began))
 		}
 		l = k.lock(hf, key(t)+":go", holdfast.Options{}) // its session never listens to this one
 		for range rounds {
@@ -74,10 +75,12 @@ func TestJavaAndGo_wakeEachOther(t *testing.T) {
 			require.NoError(t, lease.Unlock(ctx))
 			a := wait(t, call)
 			require.NoError(t, a.err)
-			figure{j.version, p.name, k.name, "Go to Java"}.add(a.ended.Sub(unlocked))
+			toJava.add(a.ended.Sub(unlocked))
 			java.do(t, "unlock", k, name)
 			p.listening(t, k, name, 0)
 		}
+		toGo.prompt(t)
+		toJava.prompt(t)
 	})
 }
 

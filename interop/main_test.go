@@ -3,6 +3,7 @@ package interop_test
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -10,7 +11,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"text/tabwriter"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-go/holdfast/internal/redistest"
 )
@@ -85,7 +89,7 @@ func run(m *testing.M) int {
 		jvms = append(jvms, startJVM(shared, jar))
 	}
 	code := m.Run()
-	report()
+	report(os.Stdout)
 	return code
 }
 
@@ -95,17 +99,40 @@ var (
 	overlaps atomic.Int64
 	sections atomic.Int64
 
-	figures   = map[figure][]time.Duration{}
 	figuresMu sync.Mutex
+	figures   = map[figure][]time.Duration{}
+	notes     = map[string][]string{}
 )
 
 // figure is what a latency is of.
 type figure struct{ version, place, kind, direction string }
 
+const (
+	javaToGo = "Java to Go"
+	goToJava = "Go to Java"
+)
+
 func (f figure) add(d time.Duration) {
 	figuresMu.Lock()
 	defer figuresMu.Unlock()
 	figures[f] = append(figures[f], d)
+}
+
+// prompt checks that the rounds of a figure were woken: a waiter that hears nothing
+// looks after a second at the earliest.
+func (f figure) prompt(t *testing.T) {
+	t.Helper()
+	figuresMu.Lock()
+	defer figuresMu.Unlock()
+	d := slices.Sorted(slices.Values(figures[f]))
+	require.Less(t, d[len(d)/2], 700*time.Millisecond, "%v: the median", f)
+}
+
+// note adds a line to a part of the report.
+func note(part, format string, args ...any) {
+	figuresMu.Lock()
+	defer figuresMu.Unlock()
+	notes[part] = append(notes[part], fmt.Sprintf(format, args...))
 }
 
 func serverVersion() string {
@@ -120,25 +147,57 @@ func serverVersion() string {
 }
 
 // report prints what was run, and how long wake-ups took.
-func report() {
-	fmt.Printf("\nserver: %s\n", serverVersion())
+func report(out io.Writer) {
+	var versions []string
 	for _, j := range jvms {
-		fmt.Printf("Redisson %s on Java %s\n", j.version, j.java)
+		versions = append(versions, j.version)
 	}
-	fmt.Printf("operations: %d of Java, %d of Go; critical sections watched: %d; overlaps: %d\n",
-		javaCalls.Load(), goCalls.Load(), sections.Load(), overlaps.Load())
-	if len(figures) == 0 {
-		return
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	line("\nJava and Go on the same locks")
+	line("  server\t%s", serverVersion())
+	line("  Redisson\t%s, on Java %s", strings.Join(versions, " and "), jvms[0].java)
+	line("  operations\t%d of Java, %d of Go", javaCalls.Load(), goCalls.Load())
+	line("  overlaps\t%d in %d critical sections that were watched", overlaps.Load(), sections.Load())
+	for _, part := range slices.Sorted(maps.Keys(notes)) {
+		line("\n%s", part)
+		for _, text := range notes[part] {
+			line("  %s", text)
+		}
 	}
-	fmt.Printf("\nwake-up, from the start of unlock to the return of lock on the other side:\n%-10s %-16s %-8s %-12s %5s %10s %10s %10s\n",
-		"Redisson", "servers", "kind", "direction", "n", "median", "p90", "max")
+	all := map[figure][]time.Duration{}
+	for f, d := range figures {
+		f.kind = "all"
+		all[f] = append(all[f], d...)
+	}
+	if testing.Verbose() {
+		maps.Copy(all, figures)
+	}
+	if len(all) > 0 {
+		line("\nwake-up, from the start of unlock on one side to the return of lock on the other: median, 9 of 10, longest")
+		line("  Redisson\tservers\tlocks\t%s\t%s", javaToGo, goToJava)
+	}
+	rows := map[figure]bool{}
+	for f := range all {
+		f.direction = ""
+		rows[f] = true
+	}
 	order := func(a, b figure) int {
-		return cmp.Or(strings.Compare(b.version, a.version), strings.Compare(b.place, a.place),
-			strings.Compare(a.kind, b.kind), strings.Compare(a.direction, b.direction))
+		return cmp.Or(strings.Compare(b.version, a.version), strings.Compare(b.place, a.place), strings.Compare(a.kind, b.kind))
 	}
-	for _, f := range slices.SortedFunc(maps.Keys(figures), order) {
-		d := slices.Sorted(slices.Values(figures[f]))
-		fmt.Printf("%-10s %-16s %-8s %-12s %5d %10v %10v %10v\n", f.version, f.place, f.kind, f.direction, len(d),
-			d[len(d)/2].Round(time.Microsecond), d[len(d)*9/10].Round(time.Microsecond), d[len(d)-1].Round(time.Microsecond))
+	for _, f := range slices.SortedFunc(maps.Keys(rows), order) {
+		line("  %s\t%s\t%s\t%s\t%s", f.version, f.place, f.kind,
+			spread(all[figure{f.version, f.place, f.kind, javaToGo}]), spread(all[figure{f.version, f.place, f.kind, goToJava}]))
 	}
+	_ = w.Flush()
+}
+
+// spread is how latencies lie.
+func spread(d []time.Duration) string {
+	if len(d) == 0 {
+		return "-"
+	}
+	slices.Sort(d)
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return fmt.Sprintf("%.2f, %.2f, %.2f ms", ms(d[len(d)/2]), ms(d[len(d)*9/10]), ms(d[len(d)-1]))
 }

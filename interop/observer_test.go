@@ -16,8 +16,9 @@ import (
 // threads has a connection of its own and says, a line each,
 //
 //	enter NAME alone|shared TOKEN    after it has taken the lock; TOKEN is 0 where there is none
-//	exit NAME                        before it gives it back; it waits for the answer
-//	lost NAME                        instead of exit, if it has noticed a loss
+//	exit NAME java|go CALLS          before it gives it back; it waits for the answer. CALLS is how
+//	                                 often it has asked for a lock since it last said so
+//	lost NAME java|go CALLS          instead of exit, if it has noticed a loss
 //
 // A section ends with its connection, so one of a process that was killed ends when
 // the kernel says so, which is long before its lease does.
@@ -29,6 +30,7 @@ type observer struct {
 	inside   map[string]map[*section]struct{} // by name
 	tokens   map[string]uint64                // the last one of each name
 	entered  int
+	calls    int
 	lost     int
 	faults   []string
 	stopping bool
@@ -76,8 +78,9 @@ func (o *observer) serve(c net.Conn) {
 		switch {
 		case len(words) == 4 && words[0] == "enter":
 			o.enter(words[1], mine, section{c.RemoteAddr().String(), words[2] == "alone"}, words[3])
-		case len(words) == 2 && words[0] == "exit":
+		case len(words) == 4 && words[0] == "exit":
 			o.leave(words[1], mine)
+			o.count(words[2], words[3])
 			answer := "go on\n"
 			if o.over() {
 				answer = "stop\n"
@@ -85,8 +88,9 @@ func (o *observer) serve(c net.Conn) {
 			if _, err := c.Write([]byte(answer)); err != nil {
 				return
 			}
-		case len(words) == 2 && words[0] == "lost":
+		case len(words) == 4 && words[0] == "lost":
 			o.leave(words[1], mine)
+			o.count(words[2], words[3])
 			o.mu.Lock()
 			o.lost++
 			o.mu.Unlock()
@@ -127,6 +131,23 @@ func (o *observer) leave(name string, mine map[string]*section) {
 	sections.Add(1)
 }
 
+// count adds calls of one side.
+func (o *observer) count(side, calls string) {
+	n, err := strconv.Atoi(calls)
+	if err != nil {
+		o.fault("how many are %q calls?", calls)
+		return
+	}
+	o.mu.Lock()
+	o.calls += n
+	o.mu.Unlock()
+	if side == "java" {
+		javaCalls.Add(int64(n))
+	} else {
+		goCalls.Add(int64(n))
+	}
+}
+
 func (o *observer) fault(format string, args ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,13 +186,13 @@ func TestObserver_noticesOverlapsAndOldTokens(t *testing.T) {
 	b, err := net.Dial("tcp", o.addr())
 	require.NoError(t, err)
 	say(a, "enter x alone 7")
-	require.Equal(t, "go on", ask(a, "exit x"))
+	require.Equal(t, "go on", ask(a, "exit x go 0"))
 	say(b, "enter x alone 8")
 	say(b, "enter y shared 0")
-	require.Equal(t, "go on", ask(b, "exit y"))
+	require.Equal(t, "go on", ask(b, "exit y go 0"))
 	require.Empty(t, o.faults)
 	say(a, "enter x shared 8")
-	require.Equal(t, "go on", ask(a, "exit x"))
+	require.Equal(t, "go on", ask(a, "exit x go 0"))
 	o.mu.Lock()
 	require.Len(t, o.faults, 2, "an overlap, and an old token")
 	o.mu.Unlock()
@@ -183,6 +204,6 @@ func TestObserver_noticesOverlapsAndOldTokens(t *testing.T) {
 	}, patience, 1_000_000, "a section ends with its process")
 	o.stop()
 	say(a, "enter x alone 9")
-	require.Equal(t, "stop", ask(a, "exit x"))
+	require.Equal(t, "stop", ask(a, "exit x go 0"))
 	overlaps.Store(before) // this one was meant
 }

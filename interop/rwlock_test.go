@@ -75,6 +75,7 @@ func TestReadersAndWriters_ofBothWakeEachOther(t *testing.T) {
 		for _, pair := range pairs {
 			java := p.open(t, j).thread("1")
 			hf := p.session(t)
+			toGo, toJava := figure{j.version, p.name, pair.name, javaToGo}, figure{j.version, p.name, pair.name, goToJava}
 			name := key(t) + ":java:" + pair.held.name
 			for range rounds {
 				java.do(t, "lock", pair.held, name)
@@ -86,7 +87,7 @@ func TestReadersAndWriters_ofBothWakeEachOther(t *testing.T) {
 				require.NoError(t, a.err)
 				g := granted(t, waiter)
 				require.NoError(t, g.lease.Unlock(g.ctx))
-				figure{j.version, p.name, pair.name, "Java to Go"}.add(g.at.Sub(a.began))
+				toGo.add(g.at.Sub(a.began))
 			}
 			name = key(t) + ":go:" + pair.held.name
 			for range rounds {
@@ -98,10 +99,12 @@ func TestReadersAndWriters_ofBothWakeEachOther(t *testing.T) {
 				require.NoError(t, lease.Unlock(ctx))
 				a := wait(t, call)
 				require.NoError(t, a.err)
-				figure{j.version, p.name, pair.name, "Go to Java"}.add(a.ended.Sub(unlocked))
+				toJava.add(a.ended.Sub(unlocked))
 				java.do(t, "unlock", pair.wanted, name)
 				p.listening(t, pair.wanted, name, 0)
 			}
+			toGo.prompt(t)
+			toJava.prompt(t)
 		}
 	})
 }
@@ -157,7 +160,7 @@ func TestDowngrade_ofGoLetsJavaReadersInAtOnce(t *testing.T) {
 		require.NoError(t, err)
 		a := wait(t, call)
 		require.NoError(t, a.err)
-		figure{j.version, p.name, "downgrade", "Go to Java"}.add(a.ended.Sub(began))
+		figure{j.version, p.name, "downgrade", goToJava}.add(a.ended.Sub(began))
 		require.Equal(t, "false", java.thread("writer").do(t, "try", writer, name))
 		java.thread("reader").do(t, "unlock", reader, name)
 		require.NoError(t, ctx.Err(), "Java's unlock left Go's read alone")
@@ -350,7 +353,8 @@ func TestReaders_areForcedOutByEitherSide(t *testing.T) {
 		was, err = l.ForceUnlock(context.Background())
 		require.NoError(t, err)
 		require.True(t, was)
-		wait(t, java.start("unlock", reader, name)) // an error since 3.44, nothing before
+		late := wait(t, java.start("unlock", reader, name))
+		require.Equal(t, j.since(3, 44), late.err != nil, "which older versions do not notice: %v", late.err)
 		ctx, lease = take(t, newWriter(p.session(t), name, holdfast.Options{}))
 		require.NoError(t, lease.Unlock(ctx))
 	})

@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/redistest"
-	"github.com/holdfast-go/holdfast/reentrant"
 )
 
 func TestCluster_noCallCrossesSlots(t *testing.T) {
@@ -51,18 +50,28 @@ func TestCluster_noCallCrossesSlots(t *testing.T) {
 	}
 }
 
-func TestCluster_X16_waitersAreWokenThroughShardedChannels(t *testing.T) {
+// A session that sends with both families wakes those of either.
+func TestCluster_X16_waitersAreWokenByEachFamily(t *testing.T) {
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
-	theirs, mine := newLock(t, session(t, srv.Addr()), key(t)), newLock(t, session(t, srv.Addr()), key(t))
-	for i := range 5 {
-		id := fmt.Sprint(i)
-		ctx, lease := lock(t, theirs.For(id))
+	for i, c := range []struct {
+		sends, hears holdfast.Family
+		listeners    string
+	}{
+		{holdfast.FamilyAuto, holdfast.FamilyAuto, "SHARDNUMSUB"},
+		{holdfast.FamilySharded, holdfast.FamilySharded, "SHARDNUMSUB"},
+		{holdfast.FamilyPublish, holdfast.FamilyPublish, "NUMSUB"},
+		{holdfast.FamilyBoth, holdfast.FamilySharded, "SHARDNUMSUB"},
+		{holdfast.FamilyBoth, holdfast.FamilyPublish, "NUMSUB"},
+	} {
+		name := fmt.Sprint(key(t), ":", i)
+		channel := "redisson_lock__channel:{" + name + "}"
+		theirs := newLock(t, session(t, srv.Addr(), holdfast.SessionOptions{Family: c.sends}), name)
+		mine := newLock(t, session(t, srv.Addr(), holdfast.SessionOptions{Family: c.hears}), name)
+		ctx, lease := lock(t, theirs)
 		done := make(chan error, 1)
-		go func(l *reentrant.Lock) {
-			done <- l.Do(within(t, 20*time.Second), func(context.Context) error { return nil })
-		}(mine.For(id))
+		go func() { done <- mine.Do(within(t, 20*time.Second), func(context.Context) error { return nil }) }()
 		redistest.Eventually(t, 10*time.Second, "it listens", func() bool {
-			return srv.Do(t, "PUBSUB", "SHARDNUMSUB", "redisson_lock__channel:{"+key(t)+":"+id+"}") == "redisson_lock__channel:{"+key(t)+":"+id+"} 1"
+			return srv.Do(t, "PUBSUB", c.listeners, channel) == channel+" 1"
 		})
 		require.NoError(t, lease.Unlock(ctx))
 		select {

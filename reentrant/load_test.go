@@ -172,7 +172,7 @@ func TestLoad_memoryDoesNotGrowWithNames(t *testing.T) {
 	require.Less(t, int64(after)-int64(before), int64(2<<20))
 }
 
-func TestReplicas_aGrantThatNobodyAcknowledgesIsUndone(t *testing.T) {
+func TestReplicas_X17_aGrantThatNobodyAcknowledgesIsUndone(t *testing.T) {
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
 	_, lease, err := l.TryLock(context.Background())

@@ -61,30 +61,36 @@ func TestCluster_noCallCrossesSlots(t *testing.T) {
 	}
 }
 
-func TestCluster_allWhoWaitAreWokenThroughShardedChannels(t *testing.T) {
+func TestCluster_X16_allWhoWaitAreWokenByEachFamily(t *testing.T) {
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
-	theirs, mine := newLock(t, session(t, srv.Addr()), key(t)), newLock(t, session(t, srv.Addr()), key(t))
-	for i := range 4 {
-		id := fmt.Sprint(i)
-		take, side := theirs.For(id).Writer().Lock, holdfast.Locker(mine.For(id).Reader())
-		if i%2 == 1 {
-			take, side = theirs.For(id).Reader().Lock, mine.For(id).Writer()
+	for i, family := range []holdfast.Family{holdfast.FamilyAuto, holdfast.FamilyPublish} {
+		hf := func() *holdfast.Session {
+			return session(t, srv.Addr(), holdfast.SessionOptions{Family: family})
 		}
-		ctx, lease, err := take(context.Background())
-		require.NoError(t, err)
-		done := make(chan error, 1)
-		go func() { done <- side.Do(within(t, 20*time.Second), func(context.Context) error { return nil }) }()
-		channel := "redisson_rwlock:{" + key(t) + ":" + id + "}"
-		redistest.Eventually(t, 10*time.Second, "it listens", func() bool {
-			return srv.Do(t, "PUBSUB", "SHARDNUMSUB", channel) == channel+" 1"
-		})
-		time.Sleep(50 * time.Millisecond) // it looks again
-		require.NoError(t, lease.Unlock(ctx))
-		select {
-		case err := <-done:
+		theirs, mine := newLock(t, hf(), key(t)), newLock(t, hf(), key(t))
+		listeners := []string{"SHARDNUMSUB", "NUMSUB"}[i]
+		for j := range 4 {
+			id := fmt.Sprint(i, "-", j)
+			take, side := theirs.For(id).Writer().Lock, holdfast.Locker(mine.For(id).Reader())
+			if j%2 == 1 {
+				take, side = theirs.For(id).Reader().Lock, mine.For(id).Writer()
+			}
+			ctx, lease, err := take(context.Background())
 			require.NoError(t, err)
-		case <-time.After(700 * time.Millisecond): // a writer would look after a second
-			t.Fatal("not woken")
+			done := make(chan error, 1)
+			go func() { done <- side.Do(within(t, 20*time.Second), func(context.Context) error { return nil }) }()
+			channel := "redisson_rwlock:{" + key(t) + ":" + id + "}"
+			redistest.Eventually(t, 10*time.Second, "it listens", func() bool {
+				return srv.Do(t, "PUBSUB", listeners, channel) == channel+" 1"
+			})
+			time.Sleep(50 * time.Millisecond) // it looks again
+			require.NoError(t, lease.Unlock(ctx))
+			select {
+			case err := <-done:
+				require.NoError(t, err)
+			case <-time.After(700 * time.Millisecond): // a writer would look after a second
+				t.Fatal("not woken")
+			}
 		}
 	}
 }

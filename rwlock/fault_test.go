@@ -42,7 +42,7 @@ func (b *broken) empty(t testing.TB) {
 }
 
 // The reply to each command in turn is lost: everything is done once.
-func TestFault_aLostReplyIsDoneOnce(t *testing.T) {
+func TestFault_X02_X03_aLostReplyIsDoneOnce(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		script *scripts.Script

@@ -61,7 +61,7 @@ func TestLock_readersShareAndWritersDoNot(t *testing.T) {
 	require.Empty(t, server.Keys(t, "{"+key(t)+"*"))
 }
 
-func TestLock_isARedissonReadWriteLock(t *testing.T) {
+func TestLock_X01_isARedissonReadWriteLock(t *testing.T) {
 	for _, name := range []string{key(t), "{tag}" + key(t)} {
 		hf := session(t, redisAddr, holdfast.SessionOptions{Label: "me"})
 		l := newLock(t, hf, name)
@@ -452,7 +452,7 @@ func TestForceUnlock_RW15_eachSideTakesItsOwnAway(t *testing.T) {
 	}
 }
 
-func TestLost_aReaderWhoseHoldIsGoneIsTold(t *testing.T) {
+func TestLost_X04_aReaderWhoseHoldIsGoneIsTold(t *testing.T) {
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond})
 	for _, what := range []string{"hold", "field", "lock", "writer"} {
 		t.Run(what, func(t *testing.T) {

@@ -92,7 +92,7 @@ func (r *Run) summarize(b *strings.Builder, s section, value int, m metric) {
 // plain writes a number for programs: no separators, no unit.
 func plain(v float64) string { return strings.ReplaceAll(number(v), ",", "") }
 
-// Print writes what was measured as a table for a terminal.
+// Print writes what was measured as a table for a terminal, and what was not and why.
 func (r *Run) Print(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	var b strings.Builder
@@ -100,6 +100,9 @@ func (r *Run) Print(out io.Writer) error {
 		for _, value := range s.workload.Values {
 			r.printTable(&b, s, value)
 		}
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "\n%s\n", note)
 	}
 	if _, err := io.WriteString(t, b.String()); err != nil {
 		return err

@@ -122,6 +122,7 @@ func TestPrint_showsEveryMeasuredImplementation(t *testing.T) {
 	for _, name := range []string{"holdfast", "limit-hash", "redislock", "redsync-rueidis", "rueidislock"} {
 		require.Contains(t, out.String(), "\n  "+name+" ")
 	}
+	require.Contains(t, out.String(), "etcd is not measured: no etcd on the PATH")
 }
 
 func TestSections_areThoseOfTheWorkloads(t *testing.T) {

@@ -91,7 +91,8 @@ var skipped = regexp.MustCompile(`(?m)_test\.go:\d+: (.* is not measured: .*)$`)
 func (s settings) runJob(ctx context.Context, j job) string {
 	ctx, cancel := context.WithTimeout(ctx, j.window+j.around+patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.test, "-test.run=^$", "-test.bench="+j.cell.Pattern(),
+	// Without -test.v a benchmark that is skipped does not say why.
+	cmd := exec.CommandContext(ctx, s.test, "-test.v", "-test.run=^$", "-test.bench="+j.cell.Pattern(),
 		"-test.benchtime="+j.window.String(), "-test.count=1", "-test.timeout=0")
 	cmd.WaitDelay = time.Second
 	text, err := cmd.CombinedOutput()

@@ -30,7 +30,6 @@ final class Storm {
     private final int threads;
     private final long lease;
     private final List<String[]> locks = new ArrayList<>();
-    private final AtomicLong operations = new AtomicLong();
     private final AtomicLong longest = new AtomicLong();
     private volatile boolean stopped;
 
@@ -47,7 +46,7 @@ final class Storm {
         }
     }
 
-    /** run returns the number of operations, and the longest wait in milliseconds. */
+    /** run returns the longest wait in milliseconds. */
     Object run() throws Exception {
         List<Thread> all = new ArrayList<>();
         List<Throwable> errors = new ArrayList<>();
@@ -73,7 +72,7 @@ final class Storm {
         if (!errors.isEmpty()) {
             throw new IllegalStateException(errors.get(0).toString(), errors.get(0));
         }
-        return operations.get() + " " + longest.get();
+        return longest.get();
     }
 
     private void one(Random random, Observer observer) throws Exception {
@@ -87,7 +86,7 @@ final class Storm {
             long began = System.nanoTime();
             String token = take(l, kind, random);
             longest.accumulateAndGet((System.nanoTime() - began) / 1_000_000, Math::max);
-            operations.incrementAndGet();
+            observer.calls++;
             if (token == null) {
                 continue;
             }
@@ -95,7 +94,7 @@ final class Storm {
             boolean nested = random.nextInt(4) == 0;
             if (nested) {
                 l.lock();
-                operations.incrementAndGet();
+                observer.calls++;
             }
             nap(random, 3);
             if (nested) {
@@ -104,13 +103,13 @@ final class Storm {
             if (kind.equals("write") && random.nextInt(4) == 0) {
                 RLock reader = client.lock("read", lock[1]);
                 reader.lock();
-                observer.ask("exit " + lock[1]);
+                observer.exit(lock[1]);
                 observer.tell("enter " + lock[1] + " shared 0");
                 l.unlock();
                 l = reader;
                 nap(random, 2);
             }
-            stopped |= observer.ask("exit " + lock[1]).equals("stop");
+            stopped |= observer.exit(lock[1]).equals("stop");
             l.unlock();
             nap(random, 3);
         }
@@ -149,6 +148,7 @@ final class Storm {
     static final class Observer {
         private final BufferedReader in;
         private final BufferedWriter out;
+        private int calls;
 
         Observer(Socket socket) throws IOException {
             in = new BufferedReader(new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
@@ -160,8 +160,10 @@ final class Storm {
             out.flush();
         }
 
-        String ask(String line) throws IOException {
-            tell(line);
+        /** exit returns the observer's word. */
+        String exit(String name) throws IOException {
+            tell("exit " + name + " java " + calls);
+            calls = 0;
             String answer = in.readLine();
             if (answer == null) {
                 throw new IOException("the observer is gone");
