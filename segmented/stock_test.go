@@ -437,6 +437,15 @@ func TestStock_anUnansweredCallIsUnknownOrUnavailable(t *testing.T) {
 	require.NotErrorIs(t, err, holdfast.ErrUnknown, "it changes nothing")
 }
 
+func TestStock_aRefusalIsTriedAgainWithinTheCallersTime(t *testing.T) {
+	b := breakable(t)
+	s := openStock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: 30 * time.Second}), "shoe")
+	require.NoError(t, s.Init(t.Context(), 10))
+	b.proxy.Answer("EVALSHA", "-LOADING no\r\n", 2)
+	_, err := s.Reserve(within(t, 3*time.Second), segmented.Order{ID: "a", Qty: 1}) // less than the last tenth of the session's
+	require.NoError(t, err)
+}
+
 func TestStock_aClosedSessionRefuses(t *testing.T) {
 	hf := session(t, server.Addr())
 	s := openStock(t, hf, key(t))
