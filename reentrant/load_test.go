@@ -54,8 +54,8 @@ func TestLoad_aLostLockIsNotAskedForAgain(t *testing.T) {
 func TestLoad_renewalsKeepUpOverASlowNetwork(t *testing.T) {
 	b := breakable(t)
 	hf := session(t, b.proxy.Addr())
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 3 * time.Second})
-	short := newLock(t, hf, key(t)+"-short", holdfast.Options{Lease: 1500 * time.Millisecond}) // beside long ones
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 4 * time.Second})
+	short := newLock(t, hf, key(t)+"-short", holdfast.Options{Lease: 2 * time.Second}) // beside long ones
 	const locks = 2000
 	leases := make([]*holdfast.Lease, 0, locks+20)
 	var mu sync.Mutex
@@ -83,7 +83,7 @@ func TestLoad_renewalsKeepUpOverASlowNetwork(t *testing.T) {
 	}
 	b.proxy.Delay(5 * time.Millisecond)
 	base := goroutines()
-	time.Sleep(4 * time.Second)
+	time.Sleep(5 * time.Second) // more than two short leases
 	require.Less(t, goroutines()-base, 200)
 	for _, lease := range leases {
 		require.True(t, lease.Valid(), lease.Name())

@@ -524,10 +524,10 @@ func TestScenario_RW24_countsWithARandomSideEachTime(t *testing.T) {
 // A process that dies leaves its hold, and the renewal of another process' readers does
 // not keep it alive.
 func TestScenario_RW25_renewalKeepsNoOtherProcessAlive(t *testing.T) {
-	dead := threadOf(t, 9)
-	require.Empty(t, dead.read(t, 400*time.Millisecond))
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	_, r := lock(t, l.Reader())
+	dead := threadOf(t, 9)
+	require.Empty(t, dead.read(t, 400*time.Millisecond))
 	time.Sleep(1800 * time.Millisecond) // renewed a few times
 	require.NotEmpty(t, dead.holds(t), "its field is still there")
 	unlock(t, r)
