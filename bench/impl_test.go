@@ -172,14 +172,14 @@ func TestReaders_areRenewed(t *testing.T) {
 			impl, _ := bench.Find(name)
 			lab := bench.NewLab(t, impl)
 			ctx := within(t, time.Minute)
-			client := lab.Open(t, bench.Env{Lease: 1500 * time.Millisecond})
+			client := lab.Open(t, bench.Env{Lease: 2 * time.Second})
 			var holds []bench.Hold
 			for _, lock := range []string{"one", "one", "two"} {
 				hold, err := reader(t, client, lock).Lock(ctx)
 				require.NoError(t, err)
 				holds = append(holds, hold)
 			}
-			time.Sleep(2500 * time.Millisecond)
+			time.Sleep(2500 * time.Millisecond) // more than a lease
 			require.Equal(t, "3", lab.Redis(t, "HLEN", "one"))
 			require.Equal(t, "2", lab.Redis(t, "HLEN", "two"))
 			require.Equal(t, "5", lab.Redis(t, "DBSIZE"), "two locks, and a key of each hold")
@@ -253,8 +253,11 @@ func TestWire_countsReaders(t *testing.T) {
 		}
 		lock := reader(t, client, "one")
 		require.NoError(t, bench.Pairs(ctx, lock, 10))
-		time.Sleep(50 * time.Millisecond) // the last one's latch is deleted in the background
-		before := lab.Wire.Commands()
+		before := int64(-1)
+		for now := lab.Wire.Commands(); now != before; now = lab.Wire.Commands() {
+			before = now
+			time.Sleep(200 * time.Millisecond) // the last one's latch is deleted in the background
+		}
 		require.NoError(t, bench.Pairs(ctx, lock, 100))
 		require.Eventually(t, func() bool { return lab.Wire.Commands()-before == 100*each }, 5*time.Second, time.Millisecond, name)
 	}

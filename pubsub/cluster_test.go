@@ -183,9 +183,7 @@ func TestAutoUndecided(t *testing.T) {
 // twoNodes starts a cluster of two nodes, each of which owns half of the slots.
 func twoNodes(t *testing.T) (nodes [2]*redistest.Server, ids [2]string) {
 	for i := range nodes {
-		nodes[i] = redistest.Run(t, redistest.Options{Port: clusterPort(t), Args: []string{
-			"--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-node-timeout", "2000",
-		}})
+		nodes[i] = startNode(t)
 		ids[i] = nodes[i].Do(t, "CLUSTER", "MYID")
 	}
 	nodes[0].Do(t, "CLUSTER", "ADDSLOTSRANGE", "0", "8191")
@@ -199,6 +197,23 @@ func twoNodes(t *testing.T) (nodes [2]*redistest.Server, ids [2]string) {
 		})
 	}
 	return nodes, ids
+}
+
+// startNode starts a node without slots. The ports that it is to have may be taken
+// between finding them free and binding them.
+func startNode(t *testing.T) (s *redistest.Server) {
+	var err error
+	for range 5 {
+		s, err = redistest.Start(redistest.Options{Port: clusterPort(t), Args: []string{
+			"--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-node-timeout", "2000",
+		}})
+		if err == nil {
+			t.Cleanup(s.Stop)
+			return s
+		}
+	}
+	require.NoError(t, err)
+	return nil
 }
 
 func ofCluster(o *rueidis.ClientOption) { o.ForceSingleClient = false }

@@ -25,7 +25,7 @@ func TestCluster_noCallCrossesSlots(t *testing.T) {
 			if i%3 == 0 {
 				name = fmt.Sprintf("a{%x}b%d", rng.Uint64(), i)
 			}
-			l := newLock(t, hf, name, holdfast.Options{Fencing: i%2 == 0, Lease: 600 * time.Millisecond})
+			l := newLock(t, hf, name, holdfast.Options{Fencing: i%2 == 0, Lease: 1500 * time.Millisecond})
 			ctx, lease := lock(t, l)
 			_, nested, err := l.Lock(ctx)
 			require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestCluster_noCallCrossesSlots(t *testing.T) {
 			require.Equal(t, "exclusive", info.Mode)
 			leases = append(leases, lease)
 		}
-		time.Sleep(time.Second) // renewed, in a hundred slots
+		time.Sleep(1700 * time.Millisecond) // renewed, in a hundred slots
 		for i, lease := range leases {
 			require.True(t, lease.Valid(), lease.Name())
 			if i%10 == 0 {
@@ -77,7 +77,7 @@ func TestCluster_X16_waitersAreWokenByEachFamily(t *testing.T) {
 		select {
 		case err := <-done:
 			require.NoError(t, err)
-		case <-time.After(2 * time.Second): // a waiter that hears nothing looks after five
+		case <-time.After(4 * time.Second): // a waiter that hears nothing looks after five
 			t.Fatal("not woken")
 		}
 	}
@@ -89,7 +89,7 @@ func TestCluster_renewalsThroughASingleClientAreSplit(t *testing.T) {
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
 	client := srv.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
 	hf := sessionOn(t, client)
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 900 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 1800 * time.Millisecond})
 	var leases []*holdfast.Lease
 	for i := range 50 {
 		_, lease := lock(t, l.For(fmt.Sprint(i)))

@@ -155,14 +155,14 @@ func TestFailover_aFreshLockThatNoReplicaHadIsTold(t *testing.T) {
 	replica := srv.Replica(t)
 	replica.Promote(t) // from here on it hears of nothing
 	proxy := redistest.NewProxy(t, srv.Addr())
-	l := newLock(t, session(t, proxy.Addr()), key(t), holdfast.Options{Lease: 900 * time.Millisecond})
+	l := newLock(t, session(t, proxy.Addr()), key(t), holdfast.Options{Lease: 3 * time.Second}) // renewals are 1 s apart
 	ctx, lease := lock(t, l)
 	other := newLock(t, session(t, replica.Addr()), key(t))
 	octx, theirs := lock(t, other) // the failover: two believe, until the next renewal
 	srv.Do(t, "DEL", key(t))       // what the old holder's renewal finds on the new primary
 	select {
 	case <-ctx.Done():
-	case <-time.After(500 * time.Millisecond):
+	case <-time.After(2500 * time.Millisecond):
 		t.Fatal("not told within a renewal")
 	}
 	require.ErrorIs(t, lease.Unlock(ctx), holdfast.ErrLost)
@@ -171,16 +171,16 @@ func TestFailover_aFreshLockThatNoReplicaHadIsTold(t *testing.T) {
 
 func TestFailover_aDemotedPrimaryIsAnOutage(t *testing.T) {
 	srv := redistest.Run(t)
-	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
+	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 2500 * time.Millisecond})
 	ctx, lease := lock(t, l)
 	srv.Do(t, "REPLICAOF", "127.0.0.1", "1")
 	_, _, err := l.For("other").TryLock(context.Background())
 	require.ErrorIs(t, err, holdfast.ErrUnavailable)
 	require.NotErrorIs(t, err, holdfast.ErrNotAcquired)
 	require.ErrorContains(t, err, "READONLY")
-	time.Sleep(600 * time.Millisecond)
+	time.Sleep(900 * time.Millisecond) // more than a period
 	srv.Do(t, "REPLICAOF", "NO", "ONE")
-	time.Sleep(time.Second)
+	time.Sleep(1700 * time.Millisecond) // and with that, more than a lease
 	require.NoError(t, ctx.Err(), "a short demotion costs nothing")
 	srv.Do(t, "REPLICAOF", "127.0.0.1", "1")
 	<-ctx.Done()
@@ -191,7 +191,7 @@ func TestFailover_aDemotedPrimaryIsAnOutage(t *testing.T) {
 
 func TestFailover_fullMemoryRefusesOnlyNewLocks(t *testing.T) {
 	srv := redistest.Run(t)
-	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 600 * time.Millisecond})
+	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)
 	_, nested, err := l.Lock(ctx)
 	require.NoError(t, err)
@@ -203,7 +203,7 @@ func TestFailover_fullMemoryRefusesOnlyNewLocks(t *testing.T) {
 	_, again, err := l.Lock(ctx)
 	require.NoError(t, err, "nested holds work")
 	require.NoError(t, again.Unlock(ctx))
-	time.Sleep(time.Second) // so do renewals
+	time.Sleep(1800 * time.Millisecond) // so do renewals
 	require.NoError(t, ctx.Err())
 	require.NoError(t, nested.Unlock(ctx))
 	require.NoError(t, lease.Unlock(ctx))
@@ -214,7 +214,7 @@ func TestFailover_fullMemoryRefusesOnlyNewLocks(t *testing.T) {
 func TestFailover_aBusyServerIsRiddenOut(t *testing.T) {
 	srv := redistest.Run(t)
 	srv.Do(t, "CONFIG", "SET", "busy-reply-threshold", "100")
-	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 2 * time.Second})
+	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 3 * time.Second})
 	ctx, lease := lock(t, l)
 	done := make(chan struct{})
 	client := connect(t, srv.Addr())
@@ -230,7 +230,7 @@ func TestFailover_aBusyServerIsRiddenOut(t *testing.T) {
 		require.NotErrorIs(t, err, holdfast.ErrNotAcquired)
 	}
 	<-done
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(2500 * time.Millisecond)
 	require.NoError(t, ctx.Err())
 	require.NoError(t, lease.Unlock(ctx))
 }
@@ -242,20 +242,20 @@ func TestFailover_jumpsOfTheServersClock(t *testing.T) {
 		return
 	}
 	srv := redistest.Run(t, redistest.Options{Clock: clock})
-	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 900 * time.Millisecond, Fencing: true})
+	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 3 * time.Second, Fencing: true})
 	ctx, lease := lock(t, l)
 	first := lease.Token()
 	clock.Jump(10 * time.Minute)
 	select {
 	case <-ctx.Done():
-	case <-time.After(700 * time.Millisecond):
+	case <-time.After(2500 * time.Millisecond):
 		t.Fatal("a forward jump is told at the next renewal")
 	}
 	ctx, lease = lock(t, l)
 	require.Greater(t, lease.Token(), first)
 	second := lease.Token()
 	clock.Jump(-10 * time.Minute)
-	time.Sleep(time.Second)
+	time.Sleep(1500 * time.Millisecond) // a renewal
 	require.NoError(t, ctx.Err(), "a backward jump keeps the lock")
 	require.NoError(t, lease.Unlock(ctx))
 	ctx, lease = lock(t, l)

@@ -111,7 +111,7 @@ func TestFault_aCancelledAttemptLeavesNoOrphan(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	hold.Release()
-	redistest.Eventually(t, time.Second, "the orphan is gone", func() bool { return b.Do(t, "EXISTS", key(t)) == "0" })
+	redistest.Eventually(t, 10*time.Second, "the orphan is gone", func() bool { return b.Do(t, "EXISTS", key(t)) == "0" })
 	require.Zero(t, hf.Stats().Held)
 }
 
@@ -122,7 +122,7 @@ func TestFault_aLateCopyOfAnAcquireIsSweptAway(t *testing.T) {
 	hold := b.proxy.HoldRequest(sha(t, b.Server, scripts.ReentrantAcquire))
 	_, _, err := l.TryLock(context.Background())
 	require.ErrorIs(t, err, holdfast.ErrUnavailable)
-	redistest.Eventually(t, time.Second, "the attempt is condemned", func() bool { return hf.Stats().Condemned == 1 })
+	redistest.Eventually(t, 10*time.Second, "the attempt is condemned", func() bool { return hf.Stats().Condemned == 1 })
 	<-hold.Held()
 	b.proxy.KillAll() // the client goes on over a new connection
 	time.Sleep(50 * time.Millisecond)
@@ -132,7 +132,7 @@ func TestFault_aLateCopyOfAnAcquireIsSweptAway(t *testing.T) {
 
 func TestFault_aGrantThatComesAfterItsLeaseIsNotReturned(t *testing.T) {
 	b := breakable(t)
-	l := newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 200 * time.Millisecond})
+	l := newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 1200 * time.Millisecond})
 	hold := b.proxy.HoldReply(sha(t, b.Server, scripts.ReentrantAcquire))
 	type result struct {
 		lease *holdfast.Lease
@@ -144,7 +144,7 @@ func TestFault_aGrantThatComesAfterItsLeaseIsNotReturned(t *testing.T) {
 		done <- result{lease, err}
 	}()
 	<-hold.Held()
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(1300 * time.Millisecond)
 	hold.Release()
 	r := <-done
 	require.NoError(t, r.err)
@@ -155,7 +155,7 @@ func TestFault_aGrantThatComesAfterItsLeaseIsNotReturned(t *testing.T) {
 
 func TestFault_aLateUnlockSparesTheNextLockOfTheSameProcess(t *testing.T) {
 	b := breakable(t)
-	hf := session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: 200 * time.Millisecond})
+	hf := session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: time.Second})
 	l := newLock(t, hf, key(t))
 	hold := b.proxy.HoldReply(sha(t, b.Server, scripts.ReentrantRelease))
 	ctx, first := lock(t, l)
@@ -173,17 +173,17 @@ func TestFault_aLateUnlockSparesTheNextLockOfTheSameProcess(t *testing.T) {
 func TestFault_anUnlockThatFailsStopsTheWatchdog(t *testing.T) {
 	b := breakable(t)
 	l := newLock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: 200 * time.Millisecond}), key(t),
-		holdfast.Options{Lease: time.Second})
+		holdfast.Options{Lease: 2 * time.Second})
 	ctx, lease := lock(t, l)
 	b.proxy.BlackHole()
 	require.ErrorIs(t, lease.Unlock(ctx), holdfast.ErrUnknown)
 	b.proxy.Pass()
-	redistest.Eventually(t, 1300*time.Millisecond, "the key is gone", func() bool { return b.Do(t, "EXISTS", key(t)) == "0" })
+	redistest.Eventually(t, 10*time.Second, "the key is gone", func() bool { return b.Do(t, "EXISTS", key(t)) == "0" })
 }
 
 func TestFault_theHolderIsToldInASilentSplit(t *testing.T) {
 	b := breakable(t)
-	ctx, lease := lock(t, newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 900 * time.Millisecond}))
+	ctx, lease := lock(t, newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 2 * time.Second}))
 	other := newLock(t, session(t, b.Addr()), key(t))
 	b.proxy.BlackHole()
 	_, theirs := lock(t, other)
@@ -195,12 +195,12 @@ func TestFault_theHolderIsToldInASilentSplit(t *testing.T) {
 
 func TestFault_aHiccupCostsNoLock(t *testing.T) {
 	b := breakable(t)
-	ctx, lease := lock(t, newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 900 * time.Millisecond}))
-	for range 4 {
+	ctx, lease := lock(t, newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 2400 * time.Millisecond}))
+	for range 3 {
 		b.proxy.Refuse()
-		time.Sleep(250 * time.Millisecond)
+		time.Sleep(700 * time.Millisecond) // nearly a period
 		b.proxy.Pass()
-		time.Sleep(400 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond)
 		require.NoError(t, ctx.Err())
 	}
 	require.NoError(t, lease.Unlock(ctx))
@@ -213,7 +213,7 @@ func TestFault_aReleaseBeforeTheSubscriptionIsNotMissed(t *testing.T) {
 	hold := b.proxy.HoldReply("SUBSCRIBE redisson_lock__channel")
 	done := make(chan error, 1)
 	go func() {
-		_, lease, err := l.Lock(within(t, 10*time.Second))
+		_, lease, err := l.Lock(within(t, 20*time.Second))
 		if err == nil {
 			err = lease.Unlock(context.Background())
 		}
@@ -225,7 +225,7 @@ func TestFault_aReleaseBeforeTheSubscriptionIsNotMissed(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(2 * time.Second):
+	case <-time.After(15 * time.Second): // the lease had 30 s
 		t.Fatal("still asleep on a free lock")
 	}
 }
@@ -236,7 +236,7 @@ func TestFault_aReleaseInAReconnectIsNotMissed(t *testing.T) {
 	hf := session(t, b.proxy.Addr())
 	l := newLock(t, hf, key(t))
 	done := make(chan error, 1)
-	go func() { done <- l.Do(within(t, 10*time.Second), func(context.Context) error { return nil }) }()
+	go func() { done <- l.Do(within(t, 20*time.Second), func(context.Context) error { return nil }) }()
 	subscribed(t, b.Server, 1)
 	b.proxy.Refuse()
 	require.NoError(t, theirs.Unlock(context.Background()))
@@ -244,7 +244,7 @@ func TestFault_aReleaseInAReconnectIsNotMissed(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(2 * time.Second):
+	case <-time.After(15 * time.Second): // the lease had 30 s
 		t.Fatal("still asleep on a free lock")
 	}
 }
@@ -256,7 +256,7 @@ func TestFault_aCrashedHoldersLeaseEndsAndWakesNobodyLate(t *testing.T) {
 	srv.Do(t, "PEXPIRE", name, "1000")
 	began := time.Now()
 	_, lease := lock(t, newLock(t, session(t, srv.Addr()), name))
-	require.Less(t, time.Since(began), 1200*time.Millisecond)
+	require.Less(t, time.Since(began), 3*time.Second) // who does not know its end looks after five
 	require.NoError(t, lease.Unlock(context.Background()))
 }
 
@@ -268,24 +268,26 @@ func TestFault_strayMessagesCostOneTryEach(t *testing.T) {
 	go func() { defer close(done); _, _, _ = l.Lock(within(t, 3*time.Second)) }()
 	subscribed(t, srv, 1)
 	before := srv.Calls(t)
-	for range 3 {
+	const messages = 20
+	for range messages {
 		srv.Do(t, "PUBLISH", "redisson_lock__channel:{"+key(t)+"}", "0")
 	}
 	<-done
-	require.LessOrEqual(t, srv.Calls(t).Since(before).Scripts(), int64(5))
+	// And a few looks around the subscription, if the machine is slow to confirm it.
+	require.LessOrEqual(t, srv.Calls(t).Since(before).Scripts(), int64(messages+10))
 	require.NoError(t, theirs.Unlock(context.Background()))
 }
 
 func TestFault_outagesAreNeverTaken(t *testing.T) {
 	b := breakable(t)
-	options := holdfast.SessionOptions{Timeout: 200 * time.Millisecond}
+	options := holdfast.SessionOptions{Timeout: 2 * time.Second}
 	t.Run("black hole", func(t *testing.T) {
-		l := newLock(t, session(t, b.proxy.Addr(), options), "bh")
+		l := newLock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: 200 * time.Millisecond}), "bh")
 		require.NoError(t, l.Do(context.Background(), func(context.Context) error { return nil }))
 		b.proxy.BlackHole()
 		began := time.Now()
 		_, _, err := l.TryLock(context.Background())
-		require.Less(t, time.Since(began), 350*time.Millisecond)
+		require.Less(t, time.Since(began), 2*time.Second)
 		require.ErrorIs(t, err, holdfast.ErrUnavailable)
 		require.NotErrorIs(t, err, holdfast.ErrNotAcquired)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)
@@ -300,21 +302,22 @@ func TestFault_outagesAreNeverTaken(t *testing.T) {
 		t.Run(reply, func(t *testing.T) {
 			var mu sync.Mutex
 			var retried []error
+			trap := b.proxy.Answer("EVALSHA", "-"+reply+"\r\n", -1)
 			o := options
 			o.Observer.Retried = func(_ context.Context, e holdfast.Retried) {
 				mu.Lock()
-				retried = append(retried, e.Err)
-				mu.Unlock()
+				defer mu.Unlock()
+				if retried = append(retried, e.Err); len(retried) == 3 {
+					trap.Disarm() // the outage is over
+				}
 			}
 			l := newLock(t, session(t, b.proxy.Addr(), o), key(t))
-			trap := b.proxy.Answer("EVALSHA", "-"+reply+"\r\n", -1)
 			_, _, err := l.TryLock(context.Background())
 			require.ErrorIs(t, err, holdfast.ErrUnavailable)
 			require.NotErrorIs(t, err, holdfast.ErrNotAcquired)
 			require.ErrorContains(t, err, reply)
 			require.ErrorContains(t, err, key(t))
-			time.AfterFunc(200*time.Millisecond, trap.Disarm)
-			require.NoError(t, l.Do(within(t, 10*time.Second), func(context.Context) error { return nil }), "ridden out")
+			require.NoError(t, l.Do(within(t, 20*time.Second), func(context.Context) error { return nil }), "ridden out")
 			mu.Lock()
 			defer mu.Unlock()
 			require.NotEmpty(t, retried)
@@ -343,15 +346,15 @@ func TestFault_outagesAreNeverTaken(t *testing.T) {
 
 func TestFault_scriptFlushCostsOneRoundTrip(t *testing.T) {
 	srv := redistest.Run(t)
-	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 150 * time.Millisecond})
-	for range 5 {
+	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
+	for range 3 {
 		srv.Do(t, "SCRIPT", "FLUSH")
 		ctx, lease := lock(t, l)
 		srv.Do(t, "SCRIPT", "FLUSH")
 		_, nested, err := l.Lock(ctx)
 		require.NoError(t, err)
 		srv.Do(t, "SCRIPT", "FLUSH")
-		time.Sleep(200 * time.Millisecond) // renewals
+		time.Sleep(700 * time.Millisecond) // a renewal
 		require.NoError(t, ctx.Err())
 		srv.Do(t, "SCRIPT", "FLUSH")
 		require.NoError(t, nested.Unlock(ctx))
@@ -372,7 +375,7 @@ func TestFault_withoutPubSubWaitersPoll(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(time.Second):
+	case <-time.After(15 * time.Second): // the lease had 30 s
 		t.Fatal("asleep")
 	}
 }
@@ -382,12 +385,12 @@ func TestFault_worksOverRESP2(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	hf := sessionOn(t, client)
-	l := newLock(t, hf, key(t), holdfast.Options{Fencing: true, Lease: 200 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Fencing: true, Lease: 1500 * time.Millisecond})
 	_, theirs := lock(t, newLock(t, session(t, redisAddr), key(t)))
 	done := make(chan error, 1)
 	go func() {
 		done <- l.Do(within(t, 20*time.Second), func(context.Context) error {
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(1800 * time.Millisecond) // more than a lease
 			return nil
 		})
 	}()
@@ -408,11 +411,11 @@ func TestFault_anAclUserNeedsNoMoreThanTheDocumentedLine(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	hf := sessionOn(t, client, holdfast.SessionOptions{Receipts: true})
-	l := newLock(t, hf, key(t), holdfast.Options{Fencing: true, Lease: 150 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Fencing: true, Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)
 	_, nested, err := l.Lock(ctx)
 	require.NoError(t, err)
-	time.Sleep(250 * time.Millisecond)
+	time.Sleep(1800 * time.Millisecond) // more than a lease
 	require.NoError(t, ctx.Err())
 	done := make(chan error, 1)
 	other := newLock(t, sessionOn(t, client), key(t))
@@ -434,7 +437,7 @@ func TestFault_anAclUserNeedsNoMoreThanTheDocumentedLine(t *testing.T) {
 
 func TestFault_aServerRestartWithAOFKeepsTheHolder(t *testing.T) {
 	srv := redistest.Run(t, redistest.Options{Args: []string{"--appendonly", "yes", "--appendfsync", "always"}})
-	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 5 * time.Second})
+	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 15 * time.Second})
 	ctx, lease := lock(t, l)
 	srv.Kill()
 	require.NoError(t, srv.Restart())
@@ -451,7 +454,7 @@ func TestFault_aSweepThatFailsIsSoonTriedAgain(t *testing.T) {
 	b.proxy.Answer(sha(t, b.Server, scripts.ReentrantRelease), "-LOADING a moment\r\n", 1)
 	_, _, err := l.TryLock(context.Background())
 	require.ErrorIs(t, err, holdfast.ErrUnavailable)
-	redistest.Eventually(t, 500*time.Millisecond, "the orphan is gone", func() bool { return b.Do(t, "EXISTS", key(t)) == "0" })
+	redistest.Eventually(t, 5*time.Second, "the orphan is gone", func() bool { return b.Do(t, "EXISTS", key(t)) == "0" })
 }
 
 func TestFault_aTryLockIsNotRefusedByAnAnswerFromBeforeIt(t *testing.T) {

@@ -298,7 +298,7 @@ func TestHistory_lostReplies(t *testing.T) {
 	b.proxy.DropReplies(0.1, rand.New(rand.NewPCG(1, 2)))
 	c.run(t)
 	b.proxy.DropReplies(0, nil)
-	ops := c.sober(t, 3*time.Second)
+	ops := c.sober(t, 10*time.Second)
 	require.Zero(t, doubtful(ops))
 }
 
@@ -310,7 +310,7 @@ func TestHistory_connectionsOfShortLife(t *testing.T) {
 			c := gather(t, srv, srv.Addr(), o, func(o *rueidis.ClientOption) { o.ConnLifetime = time.Second })
 			c.limit = 2 * time.Second
 			c.run(t)
-			ops := c.sober(t, 2*time.Second)
+			ops := c.sober(t, 10*time.Second)
 			n := doubtful(ops)
 			t.Logf("%d false losses", n)
 			if receipts {
@@ -327,7 +327,7 @@ func TestHistory_scriptFlush(t *testing.T) {
 	stop := each(50*time.Millisecond, func() { srv.Do(t, "SCRIPT", "FLUSH") })
 	c.run(t)
 	stop()
-	require.Zero(t, doubtful(c.sober(t, 2*time.Second)))
+	require.Zero(t, doubtful(c.sober(t, 10*time.Second)))
 }
 
 func TestHistory_clientKill(t *testing.T) {
@@ -341,7 +341,7 @@ func TestHistory_clientKill(t *testing.T) {
 	})
 	c.run(t)
 	stop()
-	require.Zero(t, doubtful(c.sober(t, 2*time.Second)))
+	require.Zero(t, doubtful(c.sober(t, 10*time.Second)))
 }
 
 // A server that nothing is wrong with: what the faults are compared with.
@@ -350,7 +350,7 @@ func TestHistory_noFault(t *testing.T) {
 	c := gather(t, srv, srv.Addr(), plainAndReceipts(2))
 	c.limit = 2 * time.Second
 	c.run(t)
-	require.Zero(t, doubtful(c.sober(t, 2*time.Second)))
+	require.Zero(t, doubtful(c.sober(t, 10*time.Second)))
 }
 
 func TestHistory_forceUnlock(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 func TestLoad_nothingIsRenewedAfterUnlock(t *testing.T) {
 	srv := redistest.Run(t)
 	hf := session(t, srv.Addr())
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 300 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -37,25 +37,25 @@ func TestLoad_nothingIsRenewedAfterUnlock(t *testing.T) {
 	wg.Wait()
 	require.Empty(t, srv.Keys(t, "*"))
 	before := srv.Calls(t)
-	time.Sleep(time.Second)
+	time.Sleep(1600 * time.Millisecond) // three periods
 	require.Zero(t, srv.Calls(t).Since(before).Scripts())
 }
 
 func TestLoad_aLostLockIsNotAskedForAgain(t *testing.T) {
 	srv := redistest.Run(t)
-	ctx, _ := lock(t, newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 300 * time.Millisecond}))
+	ctx, _ := lock(t, newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: time.Second}))
 	srv.Do(t, "DEL", key(t))
 	<-ctx.Done()
 	before := srv.Calls(t)
-	time.Sleep(700 * time.Millisecond) // seven periods
+	time.Sleep(1100 * time.Millisecond) // three periods
 	require.Zero(t, srv.Calls(t).Since(before).Scripts())
 }
 
 func TestLoad_renewalsKeepUpOverASlowNetwork(t *testing.T) {
 	b := breakable(t)
 	hf := session(t, b.proxy.Addr())
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 3 * time.Second})
-	short := newLock(t, hf, key(t)+"-short", holdfast.Options{Lease: time.Second}) // beside long ones
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 4 * time.Second})
+	short := newLock(t, hf, key(t)+"-short", holdfast.Options{Lease: 2 * time.Second}) // beside long ones
 	const locks = 2000
 	leases := make([]*holdfast.Lease, 0, locks+20)
 	var mu sync.Mutex
@@ -83,7 +83,7 @@ func TestLoad_renewalsKeepUpOverASlowNetwork(t *testing.T) {
 	}
 	b.proxy.Delay(5 * time.Millisecond)
 	base := goroutines()
-	time.Sleep(4 * time.Second)
+	time.Sleep(5 * time.Second) // more than two short leases
 	require.Less(t, goroutines()-base, 200)
 	for _, lease := range leases {
 		require.True(t, lease.Valid(), lease.Name())
@@ -123,7 +123,7 @@ func TestLoad_subscriptionsDoNotPileUp(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		redistest.Eventually(t, 1500*time.Millisecond, "no channel is left", func() bool { return len(srv.Channels(t)) == 0 })
+		redistest.Eventually(t, 10*time.Second, "no channel is left", func() bool { return len(srv.Channels(t)) == 0 })
 	}
 }
 
@@ -133,12 +133,12 @@ func TestLoad_aSlowObserverCostsNoLock(t *testing.T) {
 		Renewed: func(holdfast.Renewed) { <-over },
 	}})
 	t.Cleanup(func() { close(over) }) // before the session is closed
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 300 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)
 	for range 100 {
 		server.Do(t, "PUBLISH", "redisson_lock__channel:{"+key(t)+"}", "0")
 	}
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(1800 * time.Millisecond)
 	require.NoError(t, ctx.Err())
 	require.NoError(t, lease.Unlock(ctx))
 }
@@ -182,13 +182,12 @@ func TestReplicas_X17_aGrantThatNobodyAcknowledgesIsUndone(t *testing.T) {
 	_, _, err = l.Lock(within(t, 300*time.Millisecond))
 	require.ErrorIs(t, err, holdfast.ErrUnavailable)
 	require.NotErrorIs(t, err, holdfast.ErrNotAcquired)
-	redistest.Eventually(t, time.Second, "no key is left", func() bool { return len(srv.Keys(t, "*")) == 0 })
+	redistest.Eventually(t, 10*time.Second, "no key is left", func() bool { return len(srv.Keys(t, "*")) == 0 })
 	other := newLock(t, session(t, srv.Addr()), key(t))
 	ctx, theirs := lock(t, other)
-	began := time.Now()
-	_, _, err = l.TryLock(context.Background())
+	patient := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Replicas: 1, ReplicaTimeout: time.Minute})
+	_, _, err = patient.TryLock(context.Background())
 	require.ErrorIs(t, err, holdfast.ErrNotAcquired, "a refusal waits for nobody")
-	require.Less(t, time.Since(began), 50*time.Millisecond)
 	require.NoError(t, theirs.Unlock(ctx))
 }
 

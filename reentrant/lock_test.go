@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -278,10 +279,10 @@ func TestUnlock_byAnOldHolderChangesNothingOfTheNew(t *testing.T) {
 }
 
 func TestLease_keepsItsLengthWhateverTheCallersDeadline(t *testing.T) {
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 5 * time.Second})
-	ctx, lease, err := l.Lock(within(t, 300*time.Millisecond))
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 20 * time.Second})
+	ctx, lease, err := l.Lock(within(t, time.Second))
 	require.NoError(t, err)
-	require.Greater(t, lease.Remaining(), 4*time.Second)
+	require.Greater(t, lease.Remaining(), 10*time.Second)
 	<-ctx.Done()
 	require.True(t, lease.Valid(), "the wait is over, the hold is not")
 	require.NoError(t, lease.Unlock(ctx))
@@ -290,32 +291,34 @@ func TestLease_keepsItsLengthWhateverTheCallersDeadline(t *testing.T) {
 func TestLease_waitAndLeaseAreTwoThings(t *testing.T) {
 	_, holder := lock(t, newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: time.Second, Fixed: true}))
 	defer holder.Unlock(context.Background())
-	ctx, lease, err := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond}).Lock(within(t, 5*time.Second))
+	ctx, lease, err := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 900 * time.Millisecond}).Lock(within(t, 20*time.Second))
 	require.NoError(t, err, "it waits longer than its own lease")
 	require.Greater(t, lease.Remaining(), 200*time.Millisecond)
 	require.NoError(t, lease.Unlock(ctx))
 }
 
 func TestLease_isRenewedByTheWatchdog(t *testing.T) {
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 150 * time.Millisecond})
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)
 	select {
 	case <-ctx.Done():
 		t.Fatal(context.Cause(ctx))
-	case <-time.After(time.Second):
+	case <-time.After(3200 * time.Millisecond): // more than two leases
 	}
 	require.Equal(t, holdfast.StateHeld, lease.State())
 	require.NoError(t, lease.Unlock(ctx))
 }
 
 func TestExtend_givesAFixedLeaseMoreTime(t *testing.T) {
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond, Fixed: true})
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 5 * time.Second, Fixed: true})
 	ctx, lease := lock(t, l)
-	require.NoError(t, lease.Extend(ctx, 5*time.Second))
-	require.Greater(t, lease.Remaining(), 4*time.Second)
-	require.NoError(t, lease.Extend(ctx, 100*time.Millisecond))
-	require.Less(t, lease.Remaining(), 101*time.Millisecond, "shorter here")
-	require.Contains(t, "4 5", server.Do(t, "PTTL", key(t))[:1], "and not shortened in Redis")
+	require.NoError(t, lease.Extend(ctx, time.Minute))
+	require.Greater(t, lease.Remaining(), 40*time.Second)
+	require.NoError(t, lease.Extend(ctx, 700*time.Millisecond))
+	require.Less(t, lease.Remaining(), 701*time.Millisecond, "shorter here")
+	left, err := strconv.Atoi(server.Do(t, "PTTL", key(t)))
+	require.NoError(t, err)
+	require.Greater(t, left, 40_000, "and not shortened in Redis")
 	<-ctx.Done()
 	require.ErrorIs(t, context.Cause(ctx), holdfast.ErrLost)
 	require.ErrorIs(t, lease.Extend(ctx, time.Second), holdfast.ErrLost)
@@ -333,19 +336,20 @@ func TestExtend_givesAFixedLeaseMoreTime(t *testing.T) {
 }
 
 func TestLost_X04_isToldWithinOneRenewal(t *testing.T) {
-	for name, spoil := range map[string]func(string){
-		"deleted":     func(k string) { server.Do(t, "DEL", k) },
-		"taken":       func(k string) { server.Do(t, "DEL", k); server.Do(t, "HSET", k, "other", "1") },
-		"overwritten": func(k string) { server.Do(t, "SET", k, "data") },
-		"clock":       func(k string) { server.Do(t, "PEXPIRE", k, "1") },
+	for name, spoil := range map[string]func(t testing.TB, k string){
+		"deleted":     func(t testing.TB, k string) { server.Do(t, "DEL", k) },
+		"taken":       func(t testing.TB, k string) { server.Do(t, "DEL", k); server.Do(t, "HSET", k, "other", "1") },
+		"overwritten": func(t testing.TB, k string) { server.Do(t, "SET", k, "data") },
+		"clock":       func(t testing.TB, k string) { server.Do(t, "PEXPIRE", k, "1") },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			hf := session(t, redisAddr)
-			ctx, lease := lock(t, newLock(t, hf, key(t), holdfast.Options{Lease: 600 * time.Millisecond}))
-			spoil(key(t))
+			ctx, lease := lock(t, newLock(t, hf, key(t), holdfast.Options{Lease: 3 * time.Second})) // renewals are 1 s apart
+			spoil(t, key(t))
 			select {
 			case <-ctx.Done():
-			case <-time.After(450 * time.Millisecond):
+			case <-time.After(2500 * time.Millisecond):
 				t.Fatal("not told")
 			}
 			var lost *holdfast.LostError
@@ -366,7 +370,7 @@ func TestLost_X04_isToldWithinOneRenewal(t *testing.T) {
 }
 
 func TestLost_endsNestedLeasesToo(t *testing.T) {
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond})
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: time.Second})
 	ctx, root := lock(t, l)
 	other := holdfast.WithLease(context.Background(), root)
 	inner, nested, err := l.Lock(other)
@@ -391,33 +395,33 @@ func TestLost_isFoundByANestedLock(t *testing.T) {
 }
 
 func TestMaxHold_endsAForgottenHold(t *testing.T) {
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond, MaxHold: time.Second})
-	ctx, _ := lock(t, l)
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 900 * time.Millisecond, MaxHold: 1500 * time.Millisecond})
 	began := time.Now()
+	ctx, _ := lock(t, l)
 	<-ctx.Done()
-	require.InDelta(t, 1.0, time.Since(began).Seconds(), 0.15)
+	require.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond)
 	var lost *holdfast.LostError
 	require.ErrorAs(t, context.Cause(ctx), &lost)
 	require.Equal(t, holdfast.ReasonMaxHold, lost.Reason)
-	redistest.Eventually(t, 400*time.Millisecond, "the key is gone", func() bool { return server.Do(t, "EXISTS", key(t)) == "0" })
+	redistest.Eventually(t, 10*time.Second, "the key is gone", func() bool { return server.Do(t, "EXISTS", key(t)) == "0" })
 }
 
 func TestGrace_keepsALockForCodeThatHasNotSeenTheEnd(t *testing.T) {
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 200 * time.Millisecond, Grace: 400 * time.Millisecond})
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond, Grace: 3 * time.Second})
 	ctx, cancel := context.WithCancel(context.Background())
 	_, lease, err := l.Lock(ctx)
 	require.NoError(t, err)
 	cancel()
-	time.Sleep(300 * time.Millisecond) // longer than a lease
+	time.Sleep(1700 * time.Millisecond) // longer than a lease
 	require.True(t, lease.Valid())
-	redistest.Eventually(t, 2*time.Second, "it is abandoned", func() bool { return lease.State() == holdfast.StateLost })
+	redistest.Eventually(t, 10*time.Second, "it is abandoned", func() bool { return lease.State() == holdfast.StateLost })
 	var lost *holdfast.LostError
 	require.ErrorAs(t, lease.Unlock(ctx), &lost)
 	require.Equal(t, holdfast.ReasonAbandoned, lost.Reason)
 }
 
 func TestMinHold_keepsTheLockAfterUnlock(t *testing.T) {
-	options := holdfast.Options{MinHold: 600 * time.Millisecond, Wait: -1, Lease: 100 * time.Millisecond}
+	options := holdfast.Options{MinHold: 1500 * time.Millisecond, Wait: -1, Lease: 800 * time.Millisecond}
 	began := time.Now()
 	l := newLock(t, session(t, redisAddr), key(t), options)
 	require.NoError(t, l.Do(context.Background(), func(context.Context) error { return nil }))
@@ -425,8 +429,8 @@ func TestMinHold_keepsTheLockAfterUnlock(t *testing.T) {
 		require.ErrorIs(t, again.Do(context.Background(), func(context.Context) error { return nil }), holdfast.ErrNotAcquired)
 	}
 	_, lease := lock(t, newLock(t, session(t, redisAddr), key(t)))
-	require.GreaterOrEqual(t, time.Since(began), 600*time.Millisecond)
-	require.Less(t, time.Since(began), 900*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond)
+	require.Less(t, time.Since(began), 10*time.Second)
 	require.NoError(t, lease.Unlock(context.Background()))
 }
 
@@ -444,33 +448,36 @@ func TestTryLock_doesNotAskWhenThisProcessHoldsOrQueues(t *testing.T) {
 
 	_, theirs := lock(t, newLock(t, session(t, redisAddr), key(t)))
 	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		defer close(done)
-		_, _, _ = l.Lock(within(t, time.Second))
+		_, _, _ = l.Lock(ctx)
 	}()
 	waiting(t, hf, 1)
 	subscribed(t, server, 1)
-	redistest.Eventually(t, time.Second, "the waiter has asked", func() bool {
+	redistest.Eventually(t, 10*time.Second, "the waiter has asked", func() bool {
 		before := server.Calls(t)
 		_, _, err := l.TryLock(context.Background())
 		return errors.Is(err, holdfast.ErrNotAcquired) && server.Calls(t).Since(before).Scripts() == 0
 	})
+	cancel()
 	<-done
 	require.NoError(t, theirs.Unlock(context.Background()))
 }
 
 func TestWait_boundsTheWaitAlone(t *testing.T) {
 	_, theirs := lock(t, newLock(t, session(t, redisAddr), key(t)))
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Wait: 200 * time.Millisecond})
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Wait: time.Second})
 	began := time.Now()
 	_, _, err := l.Lock(context.Background())
-	require.InDelta(t, 0.2, time.Since(began).Seconds(), 0.15)
+	require.GreaterOrEqual(t, time.Since(began), time.Second)
+	require.Less(t, time.Since(began), 10*time.Second) // theirs has 30
 	require.ErrorIs(t, err, holdfast.ErrNotAcquired)
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 	require.NoError(t, theirs.Unlock(context.Background()))
 	ctx, lease, err := l.Lock(context.Background())
 	require.NoError(t, err)
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(1200 * time.Millisecond)
 	require.NoError(t, ctx.Err())
 	require.NoError(t, lease.Unlock(ctx))
 }
@@ -480,14 +487,18 @@ func TestErrors_sayWhoseDeadlineItWas(t *testing.T) {
 	defer theirs.Unlock(context.Background())
 	l := newLock(t, session(t, redisAddr), key(t))
 
-	_, _, err := l.Lock(within(t, 100*time.Millisecond))
+	_, _, err := l.Lock(within(t, time.Second))
 	require.ErrorIs(t, err, holdfast.ErrNotAcquired)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+	subscribed(t, server, 0)
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	why := errors.New("the user went home")
-	time.AfterFunc(100*time.Millisecond, func() { cancel(why) })
-	_, _, err = l.Lock(ctx)
+	done := make(chan error, 1)
+	go func() { _, _, err := l.Lock(ctx); done <- err }()
+	subscribed(t, server, 1) // so it has been told that the lock is taken
+	cancel(why)
+	err = <-done
 	require.ErrorIs(t, err, holdfast.ErrNotAcquired)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, why)
@@ -502,12 +513,16 @@ func TestDo_doesNotCallWorkWithoutTheLock(t *testing.T) {
 	_, theirs := lock(t, newLock(t, session(t, redisAddr), key(t)))
 	defer theirs.Unlock(context.Background())
 	l := newLock(t, session(t, redisAddr), key(t))
-	err := l.Do(within(t, 100*time.Millisecond), func(context.Context) error { panic("called") })
-	require.ErrorIs(t, err, holdfast.ErrNotAcquired)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Do(ctx, func(context.Context) error { panic("called") }) }()
+	subscribed(t, server, 1) // so it has been told that the lock is taken
+	cancel()
+	require.ErrorIs(t, <-done, holdfast.ErrNotAcquired)
 }
 
 func TestDo_joinsTheWorksErrorAndTheLoss(t *testing.T) {
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond})
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: time.Second})
 	mine := errors.New("mine")
 	err := l.Do(context.Background(), func(ctx context.Context) error {
 		server.Do(t, "DEL", key(t))
@@ -543,7 +558,7 @@ func TestDo_releasesOnPanicAndGoexit(t *testing.T) {
 
 func TestFencing_tokensRiseAndStayThroughAHold(t *testing.T) {
 	hf := session(t, redisAddr)
-	l := newLock(t, hf, key(t), holdfast.Options{Fencing: true, Lease: 150 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Fencing: true, Lease: 1500 * time.Millisecond})
 	counter := "redisson_lock_token:{" + key(t) + "}"
 	last := uint64(0)
 	for turn := range 5 {
@@ -554,7 +569,9 @@ func TestFencing_tokensRiseAndStayThroughAHold(t *testing.T) {
 		_, nested, err := l.Lock(ctx)
 		require.NoError(t, err)
 		require.Equal(t, token, nested.Token())
-		time.Sleep(120 * time.Millisecond) // two renewals
+		if turn%2 == 0 {
+			time.Sleep(700 * time.Millisecond) // a renewal
+		}
 		require.Equal(t, token, lease.Token())
 		require.NoError(t, nested.Unlock(ctx))
 		require.NoError(t, lease.Unlock(ctx))
@@ -607,7 +624,7 @@ func TestInfo_saysWhoHoldsIt(t *testing.T) {
 	require.EqualValues(t, 1, server.Calls(t).Since(before).Scripts())
 	require.Equal(t, "exclusive", info.Mode)
 	require.Equal(t, []holdfast.Holder{{Owner: lease.Owner(), Holds: 2}}, info.Holders)
-	require.InDelta(t, 30, info.TTL.Seconds(), 1)
+	require.InDelta(t, 30, info.TTL.Seconds(), 5)
 	require.NoError(t, nested.Unlock(ctx))
 	require.NoError(t, lease.Unlock(ctx))
 }
@@ -654,7 +671,7 @@ func TestForceUnlock_wakesWaitersAndTellsTheHolder(t *testing.T) {
 
 func TestClose_letsHoldersGoOnAndWaitersGoHome(t *testing.T) {
 	hf := session(t, redisAddr)
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 200 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)
 	waiter := make(chan error, 1)
 	go func() {
@@ -667,7 +684,7 @@ func TestClose_letsHoldersGoOnAndWaitersGoHome(t *testing.T) {
 	require.ErrorIs(t, <-waiter, holdfast.ErrClosed)
 	_, _, err := l.For("new").Lock(context.Background())
 	require.ErrorIs(t, err, holdfast.ErrClosed)
-	time.Sleep(500 * time.Millisecond) // more than two leases
+	time.Sleep(1800 * time.Millisecond) // more than a lease
 	require.NoError(t, ctx.Err(), "the holder goes on, renewed")
 	_, nested, err := l.Lock(ctx)
 	require.NoError(t, err, "and may re-enter")
@@ -716,7 +733,7 @@ func TestObserver_countsExactly(t *testing.T) {
 		Stalled:  func(holdfast.Stalled) { stalled.Add(1) },
 	}
 	hf := session(t, redisAddr, holdfast.SessionOptions{Observer: observer, StallAfter: 150 * time.Millisecond})
-	l := newLock(t, hf, key(t), holdfast.Options{Class: "orders", Lease: 200 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Class: "orders", Lease: 1500 * time.Millisecond})
 	ctx, holder := lock(t, l)
 	var wg sync.WaitGroup
 	for range 10 {
@@ -762,7 +779,7 @@ func TestManyWaitersOnManyNamesNeedFewConnections(t *testing.T) {
 	var served atomic.Int64
 	for i := range names {
 		wg.Go(func() {
-			if err := mine.For(fmt.Sprint(i)).Do(within(t, 30*time.Second), func(context.Context) error { return nil }); err == nil {
+			if err := mine.For(fmt.Sprint(i)).Do(within(t, 60*time.Second), func(context.Context) error { return nil }); err == nil {
 				served.Add(1)
 			}
 		})

@@ -18,7 +18,7 @@ func nobodyWrites(t *testing.T, hf *holdfast.Session, l *rwlock.Lock, leave func
 	t.Helper()
 	got := make(chan error, 1)
 	go func() {
-		_, next, err := l.Writer().Lock(within(t, 300*time.Millisecond))
+		_, next, err := l.Writer().Lock(within(t, 1500*time.Millisecond))
 		if err == nil {
 			err = next.Unlock(context.Background())
 		}

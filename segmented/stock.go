@@ -625,11 +625,13 @@ func (s *Stock) count(ctx context.Context, script *scripts.Script, keys []string
 
 // run runs what may run twice until it is answered, within the session's Timeout
 // and ctx. The word for a command that may have been executed is unknown. What was
-// refused is not sent so late that its answer may come after the end: a failure
-// that is certain is worth more than one more try.
+// refused is not sent again in the last eighth of the time, when its answer may come
+// after the end: a failure that is certain is worth more than one more try.
 func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Context) (rueidis.RedisMessage, error)) (rueidis.RedisMessage, error) {
 	bound, cancel := s.bound(ctx)
 	defer cancel()
+	end, _ := bound.Deadline()
+	late := time.Until(end) / 8
 	var sent error // unknown, once it may have been executed
 	var last error
 	for tries := 0; ; tries++ {
@@ -659,8 +661,11 @@ func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Contex
 			sent = unknown
 		}
 		pause(bound, tries)
-		if end, _ := bound.Deadline(); sent == nil && time.Until(end) < s.tools.Timeout/8 {
-			return rueidis.RedisMessage{}, errors.Join(holdfast.ErrUnavailable, last, ctx.Err(), cause(ctx))
+		if sent == nil && time.Until(end) < late {
+			select { // it is ctx that ends, if it ends first
+			case <-bound.Done():
+			case <-s.tools.Closed:
+			}
 		}
 	}
 }

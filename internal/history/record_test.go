@@ -104,7 +104,7 @@ func TestRecorder_onARealServer(t *testing.T) {
 	defer hf.Close(context.Background())
 	lock, err := reentrant.New(hf, "n", holdfast.Options{Fencing: true})
 	require.NoError(t, err)
-	short, err := reentrant.New(hf, "n", holdfast.Options{Fencing: true, Fixed: true, Lease: 50 * time.Millisecond})
+	short, err := reentrant.New(hf, "n", holdfast.Options{Fencing: true, Fixed: true, Lease: 1200 * time.Millisecond})
 	require.NoError(t, err)
 
 	ctx := context.Background()
@@ -121,7 +121,7 @@ func TestRecorder_onARealServer(t *testing.T) {
 	require.NoError(t, c.Unlock(held, nested))
 	held, lease, err = c.Lock(ctx, short)
 	require.NoError(t, err)
-	time.Sleep(60 * time.Millisecond)
+	time.Sleep(1200 * time.Millisecond)
 	require.False(t, lease.Check())
 	require.ErrorIs(t, c.Unlock(held, lease), holdfast.ErrLost)
 	held, lease, err = other.Lock(ctx, short)

@@ -90,8 +90,8 @@ func TestTheClockNeverGoesBackWhoeverAsks(t *testing.T) {
 
 func TestTheMachinesSleepIsKnown(t *testing.T) {
 	slept := machineSlept()
-	require.GreaterOrEqual(t, slept, -10*ms)
-	require.InDelta(t, float64(slept), float64(machineSlept()), float64(10*ms))
+	require.GreaterOrEqual(t, slept, -time.Second)
+	require.InDelta(t, float64(slept), float64(machineSlept()), float64(time.Second))
 	c := NewClock()
-	require.Less(t, c.Now(), time.Second)
+	require.Less(t, c.Now(), time.Minute)
 }

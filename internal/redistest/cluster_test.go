@@ -20,7 +20,7 @@ func works(t *testing.T, c rueidis.Client, keys ...string) {
 	for _, key := range keys {
 		value := strconv.FormatInt(time.Now().UnixNano(), 10)
 		redistest.Eventually(t, within, "the client works", func() bool {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			if c.Do(ctx, c.B().Set().Key(key).Value(value).Build()).Error() != nil {
 				return false
@@ -199,7 +199,7 @@ func killPrimary(t *testing.T, c *redistest.Cluster, client rueidis.Client) {
 	c.Restart(t, old)
 	require.Same(t, replica, c.Owner(slot))
 	require.Equal(t, []*redistest.Server{old}, c.Replicas(slot))
-	require.Equal(t, "1", replica.Do(t, "WAIT", "1", "1000"))
+	require.Equal(t, "1", replica.Do(t, "WAIT", "1", "9000"))
 	works(t, client, "a", "b", "c")
 }
 

@@ -25,7 +25,7 @@ func TestReplica(t *testing.T) {
 	s.WaitInStep(t, a, b)
 	require.Len(t, a.Keys(t, "*"), 101)
 	require.Len(t, b.Keys(t, "*"), 102)
-	require.Equal(t, "2", s.Do(t, "WAIT", "2", "1000"))
+	require.Equal(t, "2", s.Do(t, "WAIT", "2", "9000"))
 
 	// A restarted replica is one again.
 	require.NoError(t, a.Restart())

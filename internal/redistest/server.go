@@ -25,7 +25,7 @@ const EnvServer = "HOLDFAST_SERVER"
 
 const (
 	startTries   = 5
-	readyTimeout = 10 * time.Second
+	readyTimeout = 30 * time.Second
 	adminTimeout = 10 * time.Second
 	// The bus of a cluster node listens on its port plus this.
 	clusterBusOffset = 10000
