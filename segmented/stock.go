@@ -277,10 +277,11 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 			return soldOut(a.free)
 		}
 	}
-	args := []string{"", o.ID, strconv.FormatInt(o.Qty, 10), core.Millis(o.Window), o.Buyer, mode}
+	order := []string{o.ID, strconv.FormatInt(o.Qty, 10), core.Millis(o.Window), o.Buyer, mode}
 	var w waiters
 	defer w.stop()
-	var coming []transfer
+	var coming []transfer // units that go with the next try
+	var sender *config    // to the stock that has sent them, and not to one that has taken its place
 	for tries := 0; ; tries++ {
 		c, err := s.open(ctx)
 		if err == nil {
@@ -289,17 +290,25 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 		if err != nil {
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
-		home := c.home(o.ID)
-		m, err := s.perform(ctx, holdfast.ErrUnknown, o.ID, scripts.StockReserve, args)
+		var home *bucket
+		took := false
+		m, err := s.onBucket(ctx, holdfast.ErrUnknown, o.ID, func(ctx context.Context, found *config, b *bucket) rueidis.RedisResult {
+			c, home = found, b
+			transfers := ""
+			if took = len(coming) > 0 && c.id == sender.id; took {
+				transfers = textOf(coming)
+			}
+			return scripts.StockReserve.Exec(ctx, s.tools.Client, b.keys, s.args(ctx, c, b, append([]string{transfers}, order...)...))
+		})
 		if err != nil {
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
 		r, err := s.readReserve(call, o, mode, m)
-		if len(coming) > 0 {
-			arrived := coming
+		if took {
+			c, arrived := sender, coming
 			s.tools.Background(func(ctx context.Context) { _ = s.arrived(ctx, c, arrived) })
-			coming, args[0] = nil, ""
 		}
+		coming = nil
 		switch {
 		case errors.Is(err, ErrSoldOut) && len(c.buckets) > 1:
 			got, err := s.fetch(ctx, c, home, o, &w, tries)
@@ -311,7 +320,7 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 			case err != nil:
 				return Reservation{}, s.fail(call, o.ID, err)
 			}
-			coming, args[0] = got, textOf(got)
+			coming, sender = got, c
 		case err != nil:
 			if errors.Is(err, ErrSoldOut) {
 				s.asker.found(o.Qty)
