@@ -282,10 +282,12 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 			return soldOut(a.free)
 		}
 	}
-	args := []string{"", o.ID, strconv.FormatInt(o.Qty, 10), window, o.Buyer, mode}
+	// The order, as scripts want it, with what all of them begin with.
+	args := []string{"", "", "", "", "", o.ID, strconv.FormatInt(o.Qty, 10), window, o.Buyer, mode}
 	var w waiters
 	defer w.stop()
-	var coming []transfer
+	var coming []transfer // units that go with the next try
+	var sender *config    // to the stock that has sent them, and not to one that has taken its place
 	for tries := 0; ; tries++ {
 		c, err := s.open(ctx)
 		if err == nil {
@@ -294,23 +296,26 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 		if err != nil {
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
-		home := c.home(o.ID)
-		m, err := s.onBucket(ctx, holdfast.ErrUnknown, o.ID, func(ctx context.Context, c *config, b *bucket) (rueidis.RedisMessage, error) {
-			all := s.args(ctx, c, b, args...)
-			if args[0] != "" {
-				return scripts.StockReserveBatch.Run(ctx, s.tools.Client, b.keys, all)
+		var home *bucket
+		took := false
+		m, err := s.onBucket(ctx, holdfast.ErrUnknown, o.ID, func(ctx context.Context, found *config, b *bucket) (rueidis.RedisMessage, error) {
+			c, home = found, b
+			args[0], args[1], args[2], args[3], args[4] = c.id, b.channel, s.tools.PublishWith(ctx), s.remember, ""
+			if took = len(coming) > 0 && c.id == sender.id; took {
+				args[4] = textOf(coming)
+				return scripts.StockReserveBatch.Run(ctx, s.tools.Client, b.keys, args)
 			}
-			return b.reserve.Run(ctx, b.keys, all)
+			return b.reserve.Run(ctx, b.keys, args)
 		})
 		if err != nil {
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
 		r, err := s.readReserve(call, o, mode, m)
-		if len(coming) > 0 {
-			arrived := coming
+		if took {
+			c, arrived := sender, coming
 			s.tools.Background(func(ctx context.Context) { _ = s.arrived(ctx, c, arrived) })
-			coming, args[0] = nil, ""
 		}
+		coming = nil
 		switch {
 		case errors.Is(err, ErrSoldOut) && len(c.buckets) > 1:
 			got, err := s.fetch(ctx, c, home, o, &w, tries)
@@ -322,7 +327,7 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 			case err != nil:
 				return Reservation{}, s.fail(call, o.ID, err)
 			}
-			coming, args[0] = got, textOf(got)
+			coming, sender = got, c
 		case err != nil:
 			if errors.Is(err, ErrSoldOut) {
 				s.asker.found(o.Qty)

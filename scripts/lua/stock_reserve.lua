@@ -47,7 +47,8 @@ count()
 
 -- What the orders get is written at the end, for all of them at once, or before
 -- something else is read or written.
-local fresh, scores, fields = {}, {}, {}
+local fresh = {} -- orders that got their units in this script
+local scores, fields = {}, {}
 local reserved, promised = 0, 0
 local function settle()
   if #fields == 0 then
@@ -68,7 +69,7 @@ local function settle()
   if wants then
     redis.call('HDEL', totals, 'wants')
   end
-  fresh, scores, fields, reserved, promised = {}, {}, {}, 0, 0
+  scores, fields, reserved, promised, wants = {}, {}, 0, 0, nil
 end
 
 local function refusal(units, buyer)
@@ -129,7 +130,9 @@ local function reserve(text, id, units, window, buyer, mode)
     return answer('again', free)
   elseif refused then
     if several and units > 1 and refused[1] == 'soldout' then
-      redis.call('HSET', totals, 'wants', plain(now + 100))
+      settle()
+      wants = plain(now + 100)
+      redis.call('HSET', totals, 'wants', wants)
     end
     return refused
   end
@@ -137,7 +140,7 @@ local function reserve(text, id, units, window, buyer, mode)
   free = free - units
   o = { id = id, state = mode, units = units, refunded = 0, at = now + window, buyer = buyer }
   if mode == 't' then
-    promised = promised + units
+    promised, tentative = promised + units, tentative + units
     undecided = math.max(undecided, o.at)
   else
     reserved = reserved + units
