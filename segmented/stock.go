@@ -290,7 +290,12 @@ func (s *Stock) reserve(ctx context.Context, o Order, mode string) (Reservation,
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
 		home := c.home(o.ID)
-		m, err := s.perform(ctx, holdfast.ErrUnknown, o.ID, scripts.StockReserve, args)
+		m, err := s.onBucket(ctx, holdfast.ErrUnknown, o.ID, func(ctx context.Context, now *config, b *bucket) rueidis.RedisResult {
+			if now.id != c.id {
+				coming, args[0] = nil, "" // these were units of a stock that is no more
+			}
+			return scripts.StockReserve.Exec(ctx, s.tools.Client, b.keys, s.args(ctx, now, b, args...))
+		})
 		if err != nil {
 			return Reservation{}, s.fail(call, o.ID, err)
 		}
@@ -546,13 +551,7 @@ func (s *Stock) open(ctx context.Context) (*config, error) {
 	if c := s.config.Load(); c != nil {
 		return c, nil
 	}
-	m, err := s.run(ctx, holdfast.ErrUnavailable, func(ctx context.Context) rueidis.RedisResult {
-		return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{"", "-1", "0", "0", "0"})
-	})
-	if err != nil {
-		return nil, err
-	}
-	c, err := s.read(m)
+	c, err := s.recorded(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -566,6 +565,17 @@ func (s *Stock) open(ctx context.Context) (*config, error) {
 	}
 	s.config.Store(c)
 	return c, nil
+}
+
+// recorded asks what is recorded of the stock; nil if nothing is.
+func (s *Stock) recorded(ctx context.Context) (*config, error) {
+	m, err := s.run(ctx, holdfast.ErrUnavailable, func(ctx context.Context) rueidis.RedisResult {
+		return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{"", "-1", "0", "0", "0"})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.read(m)
 }
 
 // agrees compares the options with what is recorded.
