@@ -2,9 +2,12 @@ package segmented_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -119,21 +122,86 @@ func goroutines() int {
 // childStock is the stock of a child process. Its way to the server may be broken
 // now and then.
 func childStock() *segmented.Stock {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Getenv("ADDR")}, DisableCache: true})
+	option := rueidis.ClientOption{InitAddress: strings.Split(os.Getenv("ADDR"), ","), DisableCache: true, DialCtxFn: through(os.Getenv("VIA"))}
+	client, err := rueidis.NewClient(option)
 	for tries := 0; err != nil; tries++ {
 		if tries == 100 {
 			panic(err)
 		}
 		time.Sleep(5 * time.Millisecond)
-		client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Getenv("ADDR")}, DisableCache: true})
+		client, err = rueidis.NewClient(option)
 	}
 	hf, err := holdfast.New(client, holdfast.SessionOptions{})
 	if err != nil {
 		panic(err)
 	}
-	s, err := segmented.OpenStock(hf, os.Getenv("NAME"), segmented.StockOptions{})
+	var o segmented.StockOptions
+	if text := os.Getenv("BUCKETS"); text != "" {
+		if o.Buckets, err = strconv.Atoi(text); err != nil {
+			panic(err)
+		}
+	}
+	s, err := segmented.OpenStock(hf, os.Getenv("NAME"), o)
 	if err != nil {
 		panic(err)
 	}
 	return s
+}
+
+type dial = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error)
+
+// through has a client go to servers through proxies, "server=proxy,..."; nil if
+// there are none. Nodes of a cluster tell their own addresses, so this is where a
+// proxy has to come in.
+func through(list string) dial {
+	if list == "" {
+		return nil
+	}
+	via := map[string]string{}
+	for pair := range strings.SplitSeq(list, ",") {
+		addr, proxy, _ := strings.Cut(pair, "=")
+		via[addr] = proxy
+	}
+	return func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		if proxy := via[addr]; proxy != "" {
+			addr = proxy
+		}
+		return d.DialContext(ctx, "tcp", addr)
+	}
+}
+
+// brokenCluster is a cluster with a proxy before each node.
+type brokenCluster struct {
+	*redistest.Cluster
+	proxies []*redistest.Proxy
+	via     string
+}
+
+func breakableCluster(t testing.TB, o ...redistest.ClusterOptions) *brokenCluster {
+	t.Helper()
+	b := &brokenCluster{Cluster: redistest.RunCluster(t, o...)}
+	var via []string
+	for _, addr := range b.Addrs() {
+		p := redistest.NewProxy(t, addr)
+		b.proxies = append(b.proxies, p)
+		via = append(via, addr+"="+p.Addr())
+	}
+	b.via = strings.Join(via, ",")
+	return b
+}
+
+// proxied is a client that goes through the proxies.
+func (b *brokenCluster) proxied(t testing.TB) rueidis.Client {
+	t.Helper()
+	return b.Client(t, func(o *rueidis.ClientOption) { o.DialCtxFn = through(b.via) })
+}
+
+// idsOf are ids of orders that are at home in one bucket.
+func idsOf(bucket, buckets, n int) (ids []string) {
+	for i := 0; len(ids) < n; i++ {
+		if id := fmt.Sprint("o", bucket, "-", i); segmented.Hash(id)%uint64(buckets) == uint64(bucket) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

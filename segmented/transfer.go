@@ -34,6 +34,9 @@ func (s *Stock) fetch(ctx context.Context, c *config, home *bucket, o Order, w *
 		return nil, nil
 	case a.free >= o.Qty:
 		got, err := s.pull(ctx, c, home, o.Qty, a.cut)
+		if errors.Is(err, ErrDamaged) {
+			err = nil // or another stock has taken its place: the next look says which
+		}
 		if len(got) == 0 && tries > 0 {
 			pause(ctx, tries)
 		}
@@ -283,6 +286,16 @@ func (s *Stock) move(ctx context.Context, c *config, moves []transfer) error {
 func (s *Stock) tidy(ctx context.Context, c *config) error {
 	if len(c.buckets) == 1 {
 		return nil
+	}
+	// Another process may have said that units are to rest elsewhere: sweepers that
+	// keep to what they knew at first would move them to and fro.
+	recorded, err := s.recorded(ctx)
+	if err != nil {
+		return err
+	}
+	if recorded != nil && recorded.open && recorded.id == c.id && recorded.live != c.live {
+		s.config.CompareAndSwap(c, recorded)
+		c = recorded
 	}
 	now, err := s.look(ctx, c, nil)
 	if err != nil {

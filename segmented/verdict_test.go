@@ -208,7 +208,7 @@ func TestSoldOut_goesByTheFirstOfTwoLooks(t *testing.T) {
 
 // Units on their way, whose process died, and units of orders whose time is over,
 // are brought home before anybody is told that there are none.
-func TestSoldOut_isNotToldWhileUnitsAreOnTheirWay(t *testing.T) {
+func TestSoldOut_isNotToldAfterAnyStepThatNobodyFollowed(t *testing.T) {
 	for what, lost := range map[string]func(p *pair){
 		"given":     func(p *pair) { p.give(1, 1) },
 		"taken":     func(p *pair) { p.bucket(0, scripts.StockTake, fmt.Sprintf("1 %d 1 ", p.give(1, 1))) },

@@ -62,14 +62,19 @@ type View struct {
 // ever: the sum is exact even then, and InTransit may be less than 0.
 func (s *Stock) View(ctx context.Context) (View, error) {
 	var now cut
-	still := false
+	quiet := false
 	err := s.withConfig(ctx, func(c *config) (err error) {
 		for range looks {
 			before := now
 			if now, err = s.look(ctx, c, nil); err != nil || len(now) == 1 {
 				break
 			}
-			if still = now.still(before); still {
+			_, _, was := before.sum()
+			_, _, sent := now.sum()
+			still := now.still(before)
+			// What the first look saw on its way may arrive during the second, after that
+			// has looked into where it goes.
+			if quiet = still && len(was)+len(sent) == 0; quiet || still && len(sent) > 0 {
 				break
 			}
 		}
@@ -79,8 +84,7 @@ func (s *Stock) View(ctx context.Context) (View, error) {
 		return View{}, s.fail("view", "", err)
 	}
 	var v View
-	var sent []transfer
-	if v.Units, v.Due, sent = now.sum(); still && len(sent) == 0 {
+	if v.Units, v.Due, _ = now.sum(); quiet {
 		v.InTransit = 0 // what is missing now is on its way nowhere
 	}
 	for _, p := range now {
