@@ -57,7 +57,7 @@ func New(client rueidis.Client, o SessionOptions) (*Session, error) {
 	}
 	s.events.session = s
 	s.hub = pubsub.New(client, pubsub.Options{Family: pubsub.Family(o.Family)})
-	s.env = &core.Env{Client: client, Hub: s.hub, Session: s.id, Receipts: o.Receipts}
+	s.env = &core.Env{Client: client, Hub: s.hub, Session: s.id, Receipts: o.Receipts, RenewBatch: o.RenewBatch}
 	s.keeper = lease.NewKeeper(lease.Config{
 		Clock:      s.clock,
 		Timeout:    o.Timeout,

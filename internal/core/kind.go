@@ -84,6 +84,8 @@ type Env struct {
 	Session  string // the session's id
 	Receipts bool
 
+	RenewBatch int // locks per renewal script; 0: all that are renewed together
+
 	// Background runs f on a goroutine that the session waits for at its end; ctx is
 	// bounded as that of a command.
 	Background func(f func(ctx context.Context))

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -184,32 +185,44 @@ func NewPairRenewer(env *Env, script *scripts.Script, second func(lease.Renewal)
 	return r
 }
 
-// Renew sends one script for all locks; in a cluster, where they lie in different
-// slots, one for each, in one pipeline to each node.
+// Renew sends one script for each batch of locks, all in one pipeline; in a cluster,
+// where they lie in different slots, one for each lock, in one pipeline to each node.
 func (r *Renewer) Renew(ctx context.Context, locks []lease.Renewal) []lease.Outcome {
 	out := make([]lease.Outcome, len(locks))
-	if !r.cluster {
+	size := len(locks)
+	switch {
+	case r.cluster:
+		size = 1
+	case r.env.RenewBatch > 0:
+		size = min(size, r.env.RenewBatch)
+	}
+	if size == len(locks) {
 		r.batch(ctx, locks, out)
 		return out
 	}
-	calls := make([]scripts.Call, len(locks))
-	for i := range locks {
-		calls[i] = r.call(locks[i : i+1])
+	calls := make([]scripts.Call, 0, (len(locks)+size-1)/size)
+	for part := range slices.Chunk(locks, size) {
+		calls = append(calls, r.call(part))
 	}
 	for i, result := range r.script.ExecMulti(ctx, r.env.Client, calls) {
-		if err := read(result, out[i:i+1]); r.split != nil && Moving(err) {
-			out[i] = r.split(ctx, locks[i])
-		}
+		from := i * size
+		to := min(from+size, len(locks))
+		r.conclude(ctx, result, locks[from:to], out[from:to])
 	}
 	return out
 }
 
-// batch renews locks by one script. A batch that is refused as a whole, for one
-// key that the user may not touch or behind a proxy of a cluster, is split, down
-// to single keys: a bad key must not cost its neighbours their leases.
+// batch renews locks by one script.
 func (r *Renewer) batch(ctx context.Context, locks []lease.Renewal, out []lease.Outcome) {
 	c := r.call(locks)
-	err := read(r.script.Exec(ctx, r.env.Client, c.Keys, c.Args), out)
+	r.conclude(ctx, r.script.Exec(ctx, r.env.Client, c.Keys, c.Args), locks, out)
+}
+
+// conclude puts what one script has answered into out. A batch that is refused as a
+// whole, for one key that the user may not touch or behind a proxy of a cluster, is
+// split, down to single keys: a bad key must not cost its neighbours their leases.
+func (r *Renewer) conclude(ctx context.Context, result rueidis.RedisResult, locks []lease.Renewal, out []lease.Outcome) {
+	err := read(result, out)
 	if len(locks) == 1 && r.split != nil && Moving(err) && ctx.Err() == nil {
 		out[0] = r.split(ctx, locks[0])
 		return

@@ -174,6 +174,47 @@ func TestRenew_oneScriptForAll(t *testing.T) {
 	}
 }
 
+// batchesOf has b renew in batches of n.
+func (b *bench) batchesOf(n int) {
+	b.renewer = core.NewRenewer(&core.Env{Client: b.client, RenewBatch: n}, scripts.ReentrantRenew)
+}
+
+func TestRenew_batchesShareARoundTrip(t *testing.T) {
+	b := newBench(t, 25)
+	b.batchesOf(10)
+	b.Do(t, "DEL", "key13")
+	const delay = 100 * time.Millisecond
+	b.proxy.Delay(delay)
+	began := time.Now()
+	out, sent := b.renew(t.Context())
+	require.Less(t, time.Since(began), 5*delay, "one after the other they would take six")
+	require.EqualValues(t, 3, sent)
+	require.Len(t, out, 25)
+	for i := range out {
+		if i == 13 {
+			require.Equal(t, lease.Outcome{Verdict: lease.Gone}, out[i])
+			continue
+		}
+		b.requireRenewed(t, i, out[i])
+	}
+}
+
+func TestRenew_aBatchThatIsRefusedCostsTheOthersOfItsRoundTripNothing(t *testing.T) {
+	b := newBench(t, 25, limited)
+	b.batchesOf(10)
+	b.locks[17].Key = "forbidden"
+	b.Do(t, "HSET", "forbidden", b.locks[17].Owner, "1")
+	out, sent := b.renew(t.Context())
+	for i := range out {
+		if i == 17 {
+			require.ErrorContains(t, out[i].Err, "NOPERM")
+			continue
+		}
+		b.requireRenewed(t, i, out[i])
+	}
+	require.LessOrEqual(t, sent, int64(2+9))
+}
+
 func TestRenew_outcomesAreInOrder(t *testing.T) {
 	b := newBench(t, 6)
 	b.Do(t, "DEL", "key1")

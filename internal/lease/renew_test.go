@@ -234,7 +234,7 @@ func (w *world) requests(n int, t Terms) (all []*Request) {
 }
 
 func TestManyLocksAreRenewedInFewSpreadBatches(t *testing.T) {
-	for _, n := range []int{2, 100, 101, 250, 1000} {
+	for _, n := range []int{2, 100, 101, 250, 1000, 2500} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			in(t, func(t *testing.T, w *world) {
 				const lease = 30 * time.Second
@@ -245,10 +245,11 @@ func TestManyLocksAreRenewedInFewSpreadBatches(t *testing.T) {
 				last := map[string]time.Duration{}
 				w.until(start + 14*period)
 				renews := w.sent("renew")
+				together := min((n+1199)/1200, maxTogether)
 				for i, c := range renews {
-					require.LessOrEqual(t, c.n, 100)
+					require.LessOrEqual(t, c.n, together*100)
 					if i > 0 {
-						require.Greater(t, c.at, renews[i-1].at, "two batches at once")
+						require.Greater(t, c.at, renews[i-1].at, "two renewals at once")
 					}
 					for _, l := range c.locks {
 						before, ok := last[l.Key]
@@ -260,10 +261,15 @@ func TestManyLocksAreRenewedInFewSpreadBatches(t *testing.T) {
 					}
 				}
 				require.Len(t, last, n)
-				at := slices.DeleteFunc(times(renews), func(d time.Duration) bool {
-					return d < start+2*period || d >= start+12*period
-				})
-				require.LessOrEqual(t, len(at), 10*(n+99)/100, "calls in ten periods")
+				batches, trips := 0, 0
+				for _, c := range renews {
+					if c.at >= start+2*period && c.at < start+12*period {
+						batches += (c.n + 99) / 100
+						trips++
+					}
+				}
+				require.LessOrEqual(t, batches, 10*(n+99)/100, "batches in ten periods")
+				require.LessOrEqual(t, trips, 10*(n+99)/100/together+10, "round trips in ten periods")
 				for _, l := range all {
 					require.Equal(t, Held, l.state())
 				}
@@ -302,10 +308,15 @@ func TestTenThousandLocksNeedNoGoroutineEach(t *testing.T) {
 		}
 		require.LessOrEqual(t, most-before, maxSenders+8)
 		require.Equal(t, Stats{Held: n}, Stats{Held: p.Stats().Held})
-		renews := w.sent("renew")
-		require.LessOrEqual(t, len(renews), 5*n/100+n/100/2)
+		batches := 0
+		var at []time.Duration // of each batch
+		for _, c := range w.sent("renew") {
+			batches += (c.n + 99) / 100
+			at = append(at, slices.Repeat([]time.Duration{c.at}, (c.n+99)/100)...)
+		}
+		require.LessOrEqual(t, batches, 5*n/100+n/100/2)
+		require.LessOrEqual(t, len(w.sent("renew")), batches/maxTogether+10, "round trips")
 		// No burst: at no time more than a fifth of a period's batches within a fiftieth of it.
-		at := times(renews)
 		for i := range at {
 			require.True(t, i+20 >= len(at) || at[i+20]-at[i] > lease/3/50, "20 batches within %v", lease/3/50)
 		}

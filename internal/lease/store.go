@@ -69,7 +69,8 @@ type Succession struct {
 // A Renewer renews leases.
 type Renewer interface {
 	// Renew gives every lock a lease at least as long as asked for, counted from
-	// now, if its owner has it. It returns one outcome for each, in order.
+	// now, if its owner has it. It returns one outcome for each, in order. More locks
+	// than a batch has are several batches in one round trip.
 	Renew(ctx context.Context, locks []Renewal) []Outcome
 }
 

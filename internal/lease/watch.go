@@ -12,6 +12,12 @@ const (
 	// maxSenders bounds the renewals of one kind that are under way at once.
 	maxSenders = 64
 
+	// maxTogether bounds the batches that share a round trip; they do if there are
+	// more than spread in a period. For a process that has nothing else to do it
+	// costs more to wake up than to renew a hundred locks.
+	maxTogether = 8
+	spread      = 12
+
 	// restlessness bounds the sleep of the alarm while anything is held: its timer
 	// stands still while the machine sleeps, so this is how late after a resume a
 	// lease that ran out meanwhile may be noticed. Valid notices at once.
@@ -32,8 +38,8 @@ type lane struct {
 	members int       // those of them that want renewal
 	due     []*Tenure // in the order in which they became due; released ones are still in it
 	waiting int       // those of due that are not released
-	sending int       // members in batches under way
-	senders int       // batches under way
+	sending int       // members in renewals under way
+	senders int       // renewals under way
 	rush    bool      // one of due has failed before, or is suspect
 	nextAt  time.Duration
 	retry   time.Duration // when failed renewals are tried again
@@ -238,7 +244,7 @@ func (k *Keeper) watch() {
 			q.wakeHead()
 		}
 	}
-	k.send(now)
+	own := k.send(now, len(lost)+len(stalls) == 0)
 	k.sweep(now)
 	k.rearm(now)
 	k.mu.Unlock()
@@ -249,6 +255,7 @@ func (k *Keeper) watch() {
 			k.config.Events.Stalled(s.request, s.stall)
 		}
 	}
+	k.renewAll(own)
 }
 
 // rearm sets the alarm for whatever comes next. The mutex is held.
@@ -308,25 +315,35 @@ func (k *Keeper) suspect(t *Tenure) {
 		k.schedule(t, now)
 	}
 	t.lane.rush = true
-	k.send(now)
+	k.send(now, false)
 	k.rearm(now)
 }
 
-// send begins the renewals that are due. The mutex is held.
+// together is how many batches of l share a round trip, out of how many.
+func (k *Keeper) together(l *lane) (together, batches int) {
+	batches = max(1, (l.members+k.config.Batch-1)/k.config.Batch)
+	return min((batches+spread-1)/spread, maxTogether), batches
+}
+
+// send begins the renewals that are due, each on a goroutine of its own; with own
+// it leaves the last one to the caller, which is to pass it to renewAll when it has
+// let go of the mutex. The mutex is held.
 //
 // Locks wait for one another for an eighth of a period, so that batches fill;
-// once together they stay together. Batches keep a distance, so that ten thousand
+// once together they stay together. Renewals keep a distance, so that ten thousand
 // locks that were taken in one burst are not renewed in one.
-func (k *Keeper) send(now time.Duration) {
+func (k *Keeper) send(now time.Duration, own bool) (last *renewal) {
 	for _, l := range k.lanes {
 		for l.wakeAt = 0; l.waiting > 0 && l.senders < maxSenders; {
 			for !l.due[0].due { // released meanwhile
 				l.due = l.due[1:]
 			}
 			period := l.id.lease / 3
+			together, batches := k.together(l)
+			size := together * k.config.Batch
 			if !l.rush {
-				full := l.waiting >= k.config.Batch || l.waiting >= l.members-l.sending
-				if late := l.due[0].dueSince + period/8; !full && now < late {
+				all := l.waiting >= l.members-l.sending
+				if late := l.due[0].dueSince + period/8; !all && l.waiting < size && now < late {
 					l.wakeAt = late
 					break
 				}
@@ -334,28 +351,46 @@ func (k *Keeper) send(now time.Duration) {
 					l.wakeAt = l.nextAt
 					break
 				}
+				if whole := l.waiting / k.config.Batch; whole > 0 && !all { // the rest has time to fill a batch
+					size = min(size, whole*k.config.Batch)
+				}
 			}
-			batches := max(1, (l.members+k.config.Batch-1)/k.config.Batch)
-			l.nextAt = now + period/time.Duration(2*batches)
-			k.sendBatch(l, now)
+			l.nextAt = now + period*time.Duration(together)/time.Duration(2*batches)
+			if last != nil {
+				go k.renewAll(last)
+			}
+			last = k.collect(l, size, now)
 		}
 		if l.waiting == 0 {
 			l.due, l.rush = nil, false
 		}
 	}
+	if last != nil && !own {
+		go k.renewAll(last)
+		last = nil
+	}
+	return last
 }
 
-// sendBatch begins one renewal. The mutex is held.
-func (k *Keeper) sendBatch(l *lane, now time.Duration) {
+// A renewal is one round trip of a lane: a batch, or several.
+type renewal struct {
+	lane    *lane
+	tenures []*Tenure
+	locks   []Renewal
+	bound   time.Duration
+}
+
+// collect takes up to n of those that are due for one renewal. The mutex is held.
+func (k *Keeper) collect(l *lane, n int, now time.Duration) *renewal {
+	n = min(n, l.waiting)
 	var (
-		n                     = min(k.config.Batch, l.waiting)
 		tenures               = make([]*Tenure, 0, n)
 		locks                 = make([]Renewal, 0, n)
 		rest    time.Duration = 1 << 62
 		taken   int
 	)
 	for _, t := range l.due {
-		if len(tenures) == k.config.Batch {
+		if len(tenures) == n {
 			break
 		}
 		taken++
@@ -387,12 +422,20 @@ func (k *Keeper) sendBatch(l *lane, now time.Duration) {
 	k.running++
 	// An answer that never comes must leave time for another try.
 	bound := min(k.config.Timeout, max(rest/3, 10*time.Millisecond), max(rest, time.Millisecond))
-	go k.renew(l, tenures, locks, bound)
+	return &renewal{l, tenures, locks, bound}
 }
 
-// renew runs one renewal and draws the conclusions.
-func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.Duration) {
-	ctx := newCall(context.Background(), bound)
+// renewAll runs r, if there is one, and then what its end makes possible.
+func (k *Keeper) renewAll(r *renewal) {
+	for r != nil {
+		r = k.renew(r)
+	}
+}
+
+// renew runs one renewal and draws the conclusions. It returns the next one, if any.
+func (k *Keeper) renew(r *renewal) (next *renewal) {
+	l, tenures, locks := r.lane, r.tenures, r.locks
+	ctx := newCall(context.Background(), r.bound)
 	sent := k.clock.Now()
 	renewer := l.id.renewer
 	outcomes := renewer.Renew(ctx, locks)
@@ -400,8 +443,6 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 	now := k.clock.Now()
 
 	var lost []*Hold
-	var failure error
-	renewed := 0
 	k.mu.Lock()
 	again := l.retryAt(tenures, now)
 	l.senders--
@@ -413,11 +454,6 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 	for i, t := range tenures {
 		t.renewing = false
 		o := outcomes[i]
-		if o.Err == nil && o.Verdict == Mine {
-			renewed++
-		} else if o.Err != nil && failure == nil {
-			failure = unwrap(o.Err)
-		}
 		h := t.hold
 		if h == nil || now >= t.deadline {
 			// Ended, or about to: the alarm does that, and the answer comes too late.
@@ -452,14 +488,30 @@ func (k *Keeper) renew(l *lane, tenures []*Tenure, locks []Renewal, bound time.D
 		}
 		k.schedule(t, now)
 	}
-	k.send(now)
+	next = k.send(now, len(lost) == 0)
 	k.rearm(now)
 	k.mu.Unlock()
 	if k.config.Events.Renewed != nil {
-		k.config.Events.Renewed(len(locks), renewed, now-sent, failure, renewer)
+		for batch := range slices.Chunk(outcomes, k.config.Batch) {
+			renewed, failure := sum(batch)
+			k.config.Events.Renewed(len(batch), renewed, now-sent, failure, renewer)
+		}
 	}
 	k.tellLost(lost)
 	k.finished()
+	return next
+}
+
+// sum says how many were renewed, and what the first failure is.
+func sum(outcomes []Outcome) (renewed int, failure error) {
+	for _, o := range outcomes {
+		if o.Err == nil && o.Verdict == Mine {
+			renewed++
+		} else if o.Err != nil && failure == nil {
+			failure = unwrap(o.Err)
+		}
+	}
+	return renewed, failure
 }
 
 // retryAt is when a batch that failed is tried again. The lane has one such time
