@@ -240,7 +240,7 @@ var sections = []section{
 					return over(bench.Stock, v, "purchases/s", "holdfast", "redsync-rueidis-1ms")
 				})...), 40, true},
 		},
-		explain: "A reservation is one script, which decides, counts and remembers the order, so that it can be sent twice. Its price is the server's, which runs a script that writes to three keys. Under a lock a purchase is four small commands, and only one purchase is under way at a time; one that is sent again sells twice, " +
+		explain: "A reservation is one script, which decides, counts and remembers the order, so that it can be sent twice. Its price is the server's, which runs a script that writes to three keys. Holdfast has what many goroutines ask at the same moment done by one script, up to 128 orders at a time, which reads and writes once for all of them; with one goroutine it does what limit-reserve does. Under a lock a purchase is four small commands, and only one purchase is under way at a time; one that is sent again sells twice, " +
 			"and a holder that stands still sells what others have sold. With redsync's default, which tries again after 50 to 250 ms, the goroutine that has just unlocked takes the lock again before the others ask: look at the column of goroutines that got nothing. " +
 			"What they sell together is then little less than what one of them sells alone. With a retry of 1 ms the others have their turns, and their questions are in the way, until at 1,024 hardly anything is sold. With one goroutine nobody waits, and four round trips stand against one.",
 	},
