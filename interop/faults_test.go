@@ -206,7 +206,8 @@ func TestMovedSlot_javaLooksAtTheEndOfTheLease(t *testing.T) {
 		require.NoError(t, held.Unlock(ctx))
 		a := wait(t, call)
 		require.NoError(t, a.err)
-		t.Logf("Java came after %v, with %d listeners at the new node", a.ended.Sub(unlocked), heard)
+		note(wrong, "%s, waiting while the slot moved, had %d subscriptions at the new node and came %v after the unlock; the lease is %v",
+			j.version, heard, a.ended.Sub(unlocked).Round(time.Millisecond), lease)
 		require.Less(t, a.ended.Sub(unlocked), lease+5*time.Second)
 		java.do(t, "unlock", plain, name)
 	})
