@@ -35,11 +35,11 @@ test: deps ## run all tests with the race detector, on a real server
 test-valkey: deps-valkey ## run all tests on valkey-server
 	@HOLDFAST_SERVER=valkey-server $(MAKE) --no-print-directory test
 
-interop: deps ## prove with real Redisson that Java and Go share locks; needs Java and Maven, takes about six minutes
+interop: deps ## prove with real Redisson that Java and Go share locks; needs Java and Maven, takes about five minutes
 	@.ci/tools.sh java
 	@jars=; for v in $(REDISSON); do \
 		echo "mvn package: the Java program with Redisson $$v"; \
-		mvn -q -B -Dstyle.color=never -Dredisson.version=$$v -f interop/java/pom.xml package || exit 1; \
+		out=$$(mvn -q -B -Dstyle.color=never -Dredisson.version=$$v -f interop/java/pom.xml package 2>&1) || { echo "$$out"; exit 1; }; \
 		jars=$$jars:java/target/$$v/participant.jar; \
 	done; \
 	set -- go -C interop test -count=1 -parallel 3 -timeout 20m $(TESTFLAGS); echo "$$*"; \

@@ -212,7 +212,7 @@ var Impls = []Impl{
 	},
 	{
 		Name: "redisson", Role: Peer, Java: true,
-		About: "Redisson itself, in a JVM of its own that runs the workload with a thread for each caller: `RLock`, 64 connections, else its defaults. Warm for two seconds before it is measured. Commands are not counted: the JVM's connections are not read along.",
+		About: "Redisson itself: `RLock`, 64 connections, else its defaults. The workload runs in a JVM, with a thread for each caller, and not in this Go process; where four processes want one lock they are four JVMs. Server and cores are the same. Warm for two seconds before it is measured, so not for every workload, and for one lock up to 16 threads. Commands are not counted: the JVM's connections are not read along.",
 	},
 	{
 		Name: "etcd", Role: Peer, Server: "etcd", Open: openEtcd,

@@ -80,6 +80,26 @@ func TestRedisson_missesAWritersRelease(t *testing.T) {
 	}
 }
 
+// The renewal of a Java reader sets the TTL of the lock to its own lease, also downwards:
+// if it died then, a Go reader with a longer one would be left without a lock.
+func TestRedisson_aReadersRenewalCutsALongerLease(t *testing.T) {
+	eachVersion(t, func(t *testing.T, j *jvm, p place) {
+		name := key(t)
+		ctx, lease := take(t, newReader(p.session(t), name, holdfast.Options{Lease: time.Minute, Fixed: true}))
+		java := p.open(t, j, "watchdog=1500").thread("1")
+		java.do(t, "lock", reader, name)
+		require.Greater(t, p.ttl(t, name), 30*time.Second, "not its acquire")
+		redistest.Eventually(t, patience, "its renewal", func() bool { return p.ttl(t, name) <= killLease })
+		java.do(t, "unlock", reader, name)
+		if j.renewsOthersReads() {
+			require.LessOrEqual(t, p.ttl(t, name), killLease, "it has cut Go's hold too")
+		} else {
+			require.Greater(t, p.ttl(t, name), 30*time.Second, "its unlock brings it back")
+		}
+		_ = lease.Unlock(ctx) // which may be lost by now
+	})
+}
+
 // A Java thread that is interrupted in lockInterruptibly, at the moment at which it
 // gets the lock, can leave it taken and renewed with nobody to unlock it. Only force,
 // or the end of its process, helps the others.
@@ -186,7 +206,8 @@ func TestMovedSlot_javaLooksAtTheEndOfTheLease(t *testing.T) {
 		require.NoError(t, held.Unlock(ctx))
 		a := wait(t, call)
 		require.NoError(t, a.err)
-		t.Logf("Java came after %v, with %d listeners at the new node", a.ended.Sub(unlocked), heard)
+		note(wrong, "%s, waiting while the slot moved, had %d subscriptions at the new node and came %v after the unlock; the lease is %v",
+			j.version, heard, a.ended.Sub(unlocked).Round(time.Millisecond), lease)
 		require.Less(t, a.ended.Sub(unlocked), lease+5*time.Second)
 		java.do(t, "unlock", plain, name)
 	})

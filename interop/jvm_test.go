@@ -88,7 +88,9 @@ func startJVM(tb redistest.TB, jar string) *jvm {
 	j := &jvm{jar: jar, ready: make(chan string, 1), calls: map[string]chan answer{}}
 	// Small and quick to start; a JIT that optimizes would take more time than it saves.
 	cmd := exec.Command("java", "-Xmx96m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-jar", jar)
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+		// A Redisson client that is shut down while it connects has its complaint.
+		"-Dorg.slf4j.simpleLogger.log.io.netty.util.concurrent.DefaultPromise.rejectedExecution=off", "-jar", jar)
 	j.process = redistest.Command(tb, "java", cmd, j.line)
 	select {
 	case versions := <-j.ready:

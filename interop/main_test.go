@@ -153,7 +153,7 @@ func report(out io.Writer) {
 		versions = append(versions, j.version)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	line := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	line("\nJava and Go on the same locks")
 	line("  server\t%s", serverVersion())
 	line("  Redisson\t%s, on Java %s", strings.Join(versions, " and "), jvms[0].java)

@@ -28,6 +28,11 @@
 // lease ends, however long others read. Java processes do not know of those who wait:
 // their readers do not stand back, and their writers let nobody go first.
 //
+// Where Java reads too, leases of readers must not be longer than its
+// lockWatchdogTimeout: its renewal cuts the lock's time to live to that, and a writer
+// could come in beside a longer one. docs/redisson.md says what else a mixed fleet must
+// set.
+//
 // Between writers of several processes there is no order and no bound.
 //
 // # What is in Redis
