@@ -217,7 +217,7 @@ func TestLose_tellsTheHolderAtOnceAndWakesAWaiter(t *testing.T) {
 func TestExpire_isLearntAtTheNextRenewal(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		srv := holdfasttest.NewServer(t)
-		ctx, _ := take(t, newLock(t, srv.Session(silent()), holdfast.Options{Lease: 300 * time.Millisecond}))
+		ctx, _ := take(t, newLock(t, srv.Session(silent()), holdfast.Options{Lease: 1500 * time.Millisecond}))
 		srv.Expire("orders")
 		require.Empty(t, srv.Owner("orders"))
 		require.Zero(t, srv.Left("orders"))

@@ -165,7 +165,7 @@ func TestFault_aLateUnlockSparesTheNextLockOfTheSameProcess(t *testing.T) {
 	hold.Release()
 	_, second := lock(t, l)
 	require.ErrorIs(t, first.Unlock(ctx), holdfast.ErrNotHeld)
-	redistest.Eventually(t, 5*time.Second, "the release is over", func() bool { return hf.Stats().Held == 1 })
+	redistest.Eventually(t, 20*time.Second, "the release is over", func() bool { return hf.Stats().Held == 1 })
 	require.Equal(t, second.Owner()+" 1", b.Do(t, "HGETALL", key(t)))
 	require.NoError(t, second.Unlock(ctx))
 }
