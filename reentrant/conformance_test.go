@@ -180,16 +180,17 @@ func TestScenario_L20_againAndAgain(t *testing.T) {
 // back beside it.
 func TestScenario_L22_triesInParallelNeverLoseARenewal(t *testing.T) {
 	hf := session(t, redisAddr)
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 2 * time.Second}) // which a starved machine can still renew
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 3 * time.Second}) // which a starved machine can still renew
 	steady, kept := lock(t, l.For("steady"))
 	var workers sync.WaitGroup
 	var taken atomic.Int64
-	stop := time.Now().Add(2500 * time.Millisecond)
+	stop := time.Now().Add(3500 * time.Millisecond) // more than a lease
 	for range 16 {
 		workers.Go(func() {
 			for time.Now().Before(stop) {
 				ctx, lease, err := l.For("busy").TryLock(context.Background())
 				if err != nil {
+					time.Sleep(50 * time.Microsecond) // it was refused without a command
 					continue
 				}
 				taken.Add(1)

@@ -255,7 +255,9 @@ func TestCost_tenThousandHeldLocks(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Len(t, srv.Keys(t, "*"), 1, "only the spoilt one is left")
+	// What a starved machine has lost at last is there to the end of its lease.
+	redistest.Eventually(t, 20*time.Second, "only the spoilt one is left", func() bool { return len(srv.Keys(t, "*")) == 1 })
+	require.Equal(t, "string", srv.Do(t, "TYPE", leases[spoilt].Name()))
 }
 
 func TestCost_abandonedAttemptsLeaveNothing(t *testing.T) {

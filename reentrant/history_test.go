@@ -191,7 +191,7 @@ func (c *crowd) sober(t *testing.T, slowest time.Duration) []history.Op {
 	}
 	// Condemned owners are looked for at once and after 0.25 and 1 seconds; what they
 	// took after that would be the work of a command that was under way for seconds.
-	redistest.Eventually(t, 5*time.Second, "no lock is left", func() bool { return len(c.srv.Keys(t, key(t)+":*")) == 0 })
+	redistest.Eventually(t, 20*time.Second, "no lock is left", func() bool { return len(c.srv.Keys(t, key(t)+":*")) == 0 })
 	require.NoError(t, c.record.Stop())
 	ops := c.recorder.Ops()
 	c.linearizable(t, ops)
@@ -212,7 +212,7 @@ func (c *crowd) sober(t *testing.T, slowest time.Duration) []history.Op {
 			long++
 		}
 		t.Logf("%d grants to callers that had left, %d of them stayed longer than 100ms, the longest %v", len(orphans), long, longest)
-		require.Less(t, longest, 5*time.Second)
+		require.Less(t, longest, 10*time.Second)
 	}
 	return ops
 }

@@ -102,7 +102,7 @@ func TestInput_badOptionsAreRefusedAtTheDoor(t *testing.T) {
 	lease := 20*time.Millisecond + 1 // rounds up
 	l := newLock(t, hf, key(t), holdfast.Options{Lease: lease})
 	_, held := lock(t, l)
-	require.NoError(t, held.Unlock(context.Background()))
+	_ = held.Unlock(context.Background()) // in time or not: it is short
 }
 
 func TestInput_badSessionsAreRefusedAtTheDoor(t *testing.T) {

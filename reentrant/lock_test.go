@@ -84,7 +84,7 @@ func TestLock_waitsForAJavaOwnerAndHearsItsRelease(t *testing.T) {
 		got <- err
 	}()
 	channel := "redisson_lock__channel:{" + name + "}"
-	redistest.Eventually(t, 5*time.Second, "it listens", func() bool { return contains(server.Channels(t), channel) })
+	redistest.Eventually(t, 20*time.Second, "it listens", func() bool { return contains(server.Channels(t), channel) })
 	server.Do(t, "DEL", name)
 	server.Do(t, "PUBLISH", channel, "0")
 	require.NoError(t, <-got)
@@ -395,11 +395,11 @@ func TestLost_isFoundByANestedLock(t *testing.T) {
 }
 
 func TestMaxHold_endsAForgottenHold(t *testing.T) {
-	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 900 * time.Millisecond, MaxHold: 1500 * time.Millisecond})
+	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond, MaxHold: 2 * time.Second})
 	began := time.Now()
 	ctx, _ := lock(t, l)
 	<-ctx.Done()
-	require.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(began), 2*time.Second)
 	var lost *holdfast.LostError
 	require.ErrorAs(t, context.Cause(ctx), &lost)
 	require.Equal(t, holdfast.ReasonMaxHold, lost.Reason)
@@ -742,13 +742,13 @@ func TestObserver_countsExactly(t *testing.T) {
 	waiting(t, hf, 10)
 	_, _, err := l.TryLock(context.Background())
 	require.ErrorIs(t, err, holdfast.ErrNotAcquired)
-	redistest.Eventually(t, 5*time.Second, "renewed and stalled", func() bool { return renewed.Load() >= 2 && stalled.Load() >= 1 })
+	redistest.Eventually(t, 20*time.Second, "renewed and stalled", func() bool { return renewed.Load() >= 2 && stalled.Load() >= 1 })
 	require.NoError(t, holder.Unlock(ctx))
 	wg.Wait()
 	ctx, _ = lock(t, l)
 	server.Do(t, "DEL", key(t))
 	<-ctx.Done()
-	redistest.Eventually(t, 5*time.Second, "the loss is told", func() bool { return lost.Load() == 1 })
+	redistest.Eventually(t, 20*time.Second, "the loss is told", func() bool { return lost.Load() == 1 })
 	require.EqualValues(t, 12, acquired.Load())
 	require.EqualValues(t, 11, released.Load())
 	require.EqualValues(t, 1, refused.Load())

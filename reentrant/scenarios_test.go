@@ -114,8 +114,8 @@ func TestScenario_javaAndGoExcludeAndWakeEachOther(t *testing.T) {
 	left, _ = j.acquire(t, 30*time.Second)
 	require.Equal(t, -1, left, "Java re-enters")
 	done := make(chan error, 1)
-	go func() { done <- l.Do(within(t, 10*time.Second), func(context.Context) error { return nil }) }()
-	redistest.Eventually(t, 5*time.Second, "Go listens as well", func() bool {
+	go func() { done <- l.Do(within(t, 20*time.Second), func(context.Context) error { return nil }) }()
+	redistest.Eventually(t, 10*time.Second, "Go listens as well", func() bool {
 		return srv.Do(t, "PUBSUB", "NUMSUB", channel) == channel+" 2"
 	})
 	require.Equal(t, "0", j.unlock(t))
@@ -128,7 +128,7 @@ func TestScenario_javaAndGoExcludeAndWakeEachOther(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(5 * time.Second): // the lease has 30 s
+	case <-time.After(15 * time.Second): // the lease has 30 s
 		t.Fatal("not woken")
 	}
 }
@@ -259,7 +259,7 @@ func TestScenario_L26_theServersEventsTellOfUnlockAndExpiry(t *testing.T) {
 	ctx, lease := lock(t, newLock(t, session(t, srv.Addr()), key(t)))
 	require.NoError(t, lease.Unlock(ctx))
 	require.Equal(t, "__keyevent@0__:del "+key(t), next(t, heard))
-	_, _ = lock(t, newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Fixed: true, Lease: 100 * time.Millisecond}))
+	_, _ = lock(t, newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Fixed: true, Lease: time.Second}))
 	require.Equal(t, "__keyevent@0__:expired "+key(t), next(t, heard))
 }
 
@@ -335,7 +335,7 @@ func TestScenario_aWaiterThatWentSilentHoldsUpNobody(t *testing.T) {
 	gone, done := make(chan error, 1), make(chan error, 1)
 	listen := func(n int) {
 		channel := "redisson_lock__channel:{" + key(t) + "}"
-		redistest.Eventually(t, 5*time.Second, "waiters listen", func() bool {
+		redistest.Eventually(t, 10*time.Second, "waiters listen", func() bool {
 			return b.Do(t, "PUBSUB", "NUMSUB", channel) == fmt.Sprint(channel, " ", n)
 		})
 	}
@@ -348,7 +348,7 @@ func TestScenario_aWaiterThatWentSilentHoldsUpNobody(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(5 * time.Second): // the lease has 30 s
+	case <-time.After(15 * time.Second): // the lease has 30 s
 		t.Fatal("held up")
 	}
 	cancel()
@@ -360,7 +360,7 @@ func TestScenario_anEvictedLockIsTold(t *testing.T) {
 	srv := redistest.Run(t, redistest.Options{Args: []string{"--maxmemory-policy", "allkeys-random"}})
 	ctx, lease := lock(t, newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 3 * time.Second})) // renewals are 1 s apart
 	srv.Do(t, "CONFIG", "SET", "maxmemory", "1")
-	redistest.Eventually(t, 5*time.Second, "it is evicted", func() bool {
+	redistest.Eventually(t, 20*time.Second, "it is evicted", func() bool {
 		_, _ = srv.TryDo("SET", "more", "data") // refused or not: it makes room first
 		return srv.Do(t, "EXISTS", key(t)) == "0"
 	})

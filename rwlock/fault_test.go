@@ -151,8 +151,8 @@ func TestFault_aReaderIsToldInASilentSplitBeforeAWriterGetsIn(t *testing.T) {
 	b.proxy.BlackHole()
 	other := newLock(t, session(t, b.Addr()), key(t))
 	_, w := lock(t, other.Writer())
-	require.Error(t, ctx.Err(), "told before")
-	require.False(t, r.Valid())
+	require.False(t, r.Valid(), "over before the other got in")
+	<-ctx.Done() // before that too, unless this process stood still just then
 	require.ErrorIs(t, context.Cause(ctx), holdfast.ErrLost)
 	unlock(t, w)
 	b.proxy.Pass()

@@ -152,7 +152,7 @@ func TestReader_underAWriterReadsAtOnceAndKeepsOthersOut(t *testing.T) {
 	go func() { // a reader of this process that waits for the writer is not in its way
 		waiting <- a.Reader().Do(within(t, 20*time.Second), func(context.Context) error { return nil })
 	}()
-	redistest.Eventually(t, 5*time.Second, "one waits", func() bool { return server.Do(t, "EXISTS", "holdfast_rwlock_readers:{"+key(t)+"}") == "1" })
+	redistest.Eventually(t, 20*time.Second, "one waits", func() bool { return server.Do(t, "EXISTS", "holdfast_rwlock_readers:{"+key(t)+"}") == "1" })
 	reading, r, err := a.Reader().Lock(ctx)
 	require.NoError(t, err)
 	require.NotEqual(t, w.Owner(), r.Owner())
@@ -609,7 +609,7 @@ func TestSharing_leasesOfOneOwnerAreEachTheirOwn(t *testing.T) {
 
 	// So is the end: one whose caller has left is lost after its grace, alone.
 	c.cancel()
-	redistest.Eventually(t, 5*time.Second, "the abandoned lease is lost", func() bool { return c.lease.State() == holdfast.StateLost })
+	redistest.Eventually(t, 20*time.Second, "the abandoned lease is lost", func() bool { return c.lease.State() == holdfast.StateLost })
 	var lost *holdfast.LostError
 	require.ErrorAs(t, c.lease.Unlock(context.Background()), &lost)
 	require.Equal(t, holdfast.ReasonAbandoned, lost.Reason)

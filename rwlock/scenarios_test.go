@@ -215,7 +215,7 @@ func TestScenario_javaWritersHearOfDeadReadersToo(t *testing.T) {
 	_, r = lock(t, l.Reader())
 	time.Sleep(30 * time.Millisecond)
 	server.Do(t, "HSET", key(t), dead.owner, "2") // the other hold of which has ended too
-	redistest.Eventually(t, 5*time.Second, "it ends", func() bool {
+	redistest.Eventually(t, 20*time.Second, "it ends", func() bool {
 		return server.Do(t, "EXISTS", "{"+key(t)+"}:"+dead.owner+":rwlock_timeout:1", "{"+key(t)+"}:"+dead.owner+":rwlock_timeout:2") == "0"
 	})
 	unlock(t, r)

@@ -912,7 +912,7 @@ func TestWatch_tellsWhenItIsSoldOutAndWhenNot(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 2, next())
-	redistest.Eventually(t, 5*time.Second, "it listens", func() bool { return len(srv.Channels(t)) == 1 })
+	redistest.Eventually(t, 20*time.Second, "it listens", func() bool { return len(srv.Channels(t)) == 1 })
 	reserve(t, s, "a", 1)
 	before := srv.Calls(t)
 	reserve(t, s, "b", 1)
@@ -925,7 +925,7 @@ func TestWatch_tellsWhenItIsSoldOutAndWhenNot(t *testing.T) {
 	require.LessOrEqual(t, srv.Calls(t).Since(before).Scripts(), int64(5+5), "ours, one look for each message and one at its start, and no polling")
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-	redistest.Eventually(t, 5*time.Second, "no subscription is left", func() bool { return len(srv.Channels(t)) == 0 })
+	redistest.Eventually(t, 20*time.Second, "no subscription is left", func() bool { return len(srv.Channels(t)) == 0 })
 }
 
 // The dashboard.

@@ -156,6 +156,7 @@ type queue struct {
 	humbleAt  time.Duration // when to let others go first although nobody listens
 	quiet     time.Duration // no stall is reported before
 	freed     time.Duration // when this process last let go of the lock for certain
+	refusedAt time.Duration // when the attempt was sent that was last told that it is taken
 	err       error         // why word is failed
 	failures  int32         // failed attempts in a row
 	wins      int32         // grants in a row, with no refusal between
@@ -196,6 +197,7 @@ type waiter struct {
 	prev, next *waiter
 	request    *Request
 	once       bool
+	queued     bool // behind others, when it came
 	ctx        context.Context
 	wake       chan struct{} // a signal that something here has changed; made before the first sleep
 	owner      string
@@ -310,6 +312,7 @@ func (k *Keeper) enqueue(w *waiter) (join bool, err error) {
 	if w.once && (holds || q.length > 0 && q.word == taken) {
 		return false, fault.ErrNotAcquired
 	}
+	w.queued = q.length > 0
 	q.push(w)
 	k.waiting++
 	if join = listening && q.first == w && q.stop == nil && !q.subscribing && !w.once; join {
@@ -598,6 +601,7 @@ func (k *Keeper) answered(w *waiter, sent, now time.Duration, grant Grant, err e
 	case err == nil:
 		k.sawTrip(now - sent)
 		q.word, q.err, q.failures, q.wins, q.alone = taken, nil, 0, 0, false
+		q.refusedAt = sent
 		q.lookAt = now + k.sleepFor(w.request.Store, grant.Left)
 		k.refuseOnce(q, sent)
 	default:
@@ -735,6 +739,9 @@ func (k *Keeper) leave(w *waiter, ctxEnded bool) error {
 		k.giveUp(w)
 	}
 	said, why := q.word, q.err
+	if said == taken && !w.queued && q.refusedAt < w.began {
+		said = silence // of who left before w came: it may have become free since
+	}
 	if q.tenure != nil || said == silence && q.attempt == nil && w.began <= q.freed {
 		said = taken // by this process, which has it or had it when w began
 	}

@@ -307,6 +307,35 @@ func TestTheErrorTellsWhyTheWaitEnded(t *testing.T) {
 	}
 }
 
+// Somebody was told that the lock is taken, heard of its release, asked again, and left
+// before the answer. Whoever comes then is told nothing by what was said before.
+func TestAWordFromBeforeACallIsNoAnswerToIt(t *testing.T) {
+	for _, once := range []bool{false, true} {
+		t.Run(fmt.Sprint("once=", once), func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				p := w.proc()
+				r := w.request("a", terms(30*time.Second))
+				w.occupy("a", time.Hour)
+				ctx, cancel := context.WithCancel(context.Background())
+				first := p.begin(ctx, r, false)
+				time.Sleep(100 * ms)
+				w.plan(only("take", hole))
+				w.force("a")
+				time.Sleep(100 * ms)
+				cancel()
+				require.ErrorIs(t, (<-first).err, fault.ErrNotAcquired, "by the last word")
+
+				short, cancel := context.WithTimeout(context.Background(), 100*ms)
+				defer cancel()
+				_, err := p.acquire(short, r, once)
+				require.ErrorIs(t, err, fault.ErrUnavailable)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.NotErrorIs(t, err, fault.ErrNotAcquired)
+			})
+		})
+	}
+}
+
 func TestAnEndedContextAsksNobody(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		p := w.proc()

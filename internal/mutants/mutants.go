@@ -114,6 +114,10 @@ var mutants = []mutant{
 
 	// The stock.
 	{
+		"a stock's refusal is not tried again in the caller's time", "segmented/stock.go",
+		"late := time.Until(end) / 8", "late := s.tools.Timeout / 8", inSegmented, "TestStock_aRefusal",
+	},
+	{
 		"an order takes what is not there", lua + "stock_reserve.lua",
 		"if free >= units then", "if true then", inExplore, "Stock_every",
 	},
@@ -215,6 +219,10 @@ var mutants = []mutant{
 	},
 
 	// The core.
+	{
+		"what was said before a call answers it", "internal/lease/keeper.go",
+		"said == taken && !w.queued && q.refusedAt < w.began", "false", inLease, "TestAWordFrom",
+	},
 	{
 		"the first deadline counts from the reply", "internal/lease/watch.go",
 		"took: now, deadline: terms.deadline(sent, ", "took: now, deadline: terms.deadline(now, ", inLease, "",
