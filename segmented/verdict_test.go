@@ -255,6 +255,8 @@ func TestReserve_fetchesHalf(t *testing.T) {
 	p.carry(0, 10)
 	reserve(t, p.direct, of(0, "a"), 1)
 	p.requireFree(9, 10)
+	require.Eventually(t, func() bool { return p.Do(t, "HGET", units(1), "transit") == "0" }, 20*time.Second, time.Millisecond,
+		"the sender knows that they have arrived")
 	require.NoError(t, p.direct.Resize(t.Context(), 1))
 	p.requireFree(19, 0)
 	reserve(t, p.direct, of(1, "b"), 2)
@@ -283,4 +285,38 @@ func TestSweep_finishesWhatOthersBegan(t *testing.T) {
 		require.NoError(t, err)
 	}
 	p.requireFree(20, 0)
+}
+
+// Whoever sent units is told that they have arrived when they have, and not before:
+// from then on nobody looks after them.
+func TestSweep_aTransferIsOpenUntilItIsTakenIn(t *testing.T) {
+	p := newPair(t, 20)
+	p.give(0, 5)
+	hold := p.proxy.HoldRequest(sha(t, p.Server, scripts.StockTake))
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.here.Sweep(context.Background())
+		done <- err
+	}()
+	<-hold.Held()
+	require.Equal(t, "5", p.Do(t, "HGET", units(0), "transit"))
+	hold.Release()
+	require.NoError(t, <-done)
+	require.Equal(t, "0", p.Do(t, "HGET", units(0), "transit"))
+	p.requireFree(5, 15)
+}
+
+// All orders of a buyer are in one bucket, so that a limit is one.
+func TestLimit_holdsOverAllBuckets(t *testing.T) {
+	s := newStock(t, 60, segmented.StockOptions{Limit: 3, Buckets: 6})
+	got := 0
+	for i := range 20 {
+		_, err := s.Reserve(t.Context(), segmented.Order{ID: segmented.OrderID("ann", fmt.Sprint(i)), Buyer: "ann", Qty: 1})
+		if err == nil {
+			got++
+		} else {
+			require.ErrorIs(t, err, segmented.ErrLimit)
+		}
+	}
+	require.Equal(t, 3, got)
 }
