@@ -555,13 +555,7 @@ func (s *Stock) open(ctx context.Context) (*config, error) {
 	if c := s.config.Load(); c != nil {
 		return c, nil
 	}
-	m, err := s.run(ctx, holdfast.ErrUnavailable, func(ctx context.Context) rueidis.RedisResult {
-		return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{"", "-1", "0", "0", "0"})
-	})
-	if err != nil {
-		return nil, err
-	}
-	c, err := s.read(m)
+	c, err := s.recorded(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -575,6 +569,17 @@ func (s *Stock) open(ctx context.Context) (*config, error) {
 	}
 	s.config.Store(c)
 	return c, nil
+}
+
+// recorded reads what is recorded of the stock; nil if there is none.
+func (s *Stock) recorded(ctx context.Context) (*config, error) {
+	m, err := s.run(ctx, holdfast.ErrUnavailable, func(ctx context.Context) rueidis.RedisResult {
+		return scripts.StockInit.Exec(ctx, s.tools.Client, []string{s.key()}, []string{"", "-1", "0", "0", "0"})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.read(m)
 }
 
 // agrees compares the options with what is recorded.

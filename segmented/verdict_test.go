@@ -320,3 +320,62 @@ func TestLimit_holdsOverAllBuckets(t *testing.T) {
 	}
 	require.Equal(t, 3, got)
 }
+
+// What one process says of where units are to rest, others learn when they sweep, or
+// deal out a delivery.
+func TestResize_reachesOtherProcesses(t *testing.T) {
+	p := newPair(t, 20)
+	reserve(t, p.here, of(0, "a"), 1)
+	require.NoError(t, p.direct.Resize(t.Context(), 1))
+	_, err := p.here.Sweep(t.Context())
+	require.NoError(t, err)
+	reserve(t, p.here, of(1, "b"), 1)
+	p.requireFree(18, 0)
+	require.NoError(t, p.direct.Resize(t.Context(), 2))
+	require.NoError(t, p.here.Add(t.Context(), segmented.Delivery{ID: "d", Qty: 2}))
+	p.requireFree(10, 10)
+	require.NoError(t, p.direct.Resize(t.Context(), 1))
+	require.NoError(t, p.here.Add(t.Context(), segmented.Delivery{ID: "e", Qty: 2}))
+	p.requireFree(22, 0)
+}
+
+// When memory is full, what gives units back or sells them works in every bucket.
+func TestStock_fullMemoryOfSeveralBuckets(t *testing.T) {
+	p := newPair(t, 20)
+	ctx := t.Context()
+	for i := range 2 {
+		for _, name := range []string{"a", "b", "c", "d"} {
+			reserve(t, p.direct, of(i, name), 1)
+		}
+		_, err := p.direct.Confirm(ctx, of(i, "d"))
+		require.NoError(t, err)
+		_, err = p.direct.Reserve(ctx, segmented.Order{ID: of(i, "e"), Qty: 1, Window: time.Millisecond})
+		require.NoError(t, err)
+	}
+	time.Sleep(5 * time.Millisecond)
+	number := p.give(0, 1)
+	free := p.FillMemory(t)
+	for i := range 2 {
+		_, err := p.direct.Confirm(ctx, of(i, "a"))
+		require.NoError(t, err)
+		_, err = p.direct.Cancel(ctx, of(i, "b"))
+		require.NoError(t, err)
+		_, err = p.direct.Extend(ctx, of(i, "c"), time.Hour)
+		require.NoError(t, err)
+		_, err = p.direct.Refund(ctx, segmented.Refund{ID: "r", Order: of(i, "d"), Qty: 1})
+		require.NoError(t, err)
+	}
+	v, err := p.direct.View(ctx)
+	require.NoError(t, err)
+	require.Equal(t, segmented.Units{Free: 13, Reserved: 4, Sold: 2, InTransit: 1, Added: 20}, v.Units)
+	expired, err := p.direct.Expired(ctx, 10)
+	require.NoError(t, err)
+	require.Len(t, expired, 2)
+	free()
+	_, err = p.direct.Sweep(ctx)
+	require.NoError(t, err)
+	v, err = p.direct.View(ctx)
+	require.NoError(t, err)
+	require.Equal(t, segmented.Units{Free: 16, Reserved: 2, Sold: 2, Added: 20}, v.Units)
+	require.Positive(t, number)
+}

@@ -237,11 +237,7 @@ var mutants = []mutant{
 	},
 	{
 		"a batch does not see what ended while it ran", lua + "stock_reserve.lua",
-		"o, changed = look(id), true", "o = look(id)", inScripts, "StockReserve_a",
-	},
-	{
-		"a batch sweeps, and believes what it read before", lua + "stock_reserve.lua",
-		"    if swept > 0 then\n      changed = true\n", "    if swept > 0 then\n", inScripts, "StockReserve_a",
+		"    o = look(id)\n    count()\n", "    o = look(id)\n", inScripts, "StockReserve_a",
 	},
 	{
 		"a large order's wish is taken for the one of its batch before it", lua + "stock_reserve.lua",
@@ -381,6 +377,14 @@ var mutants = []mutant{
 	{
 		"a sweep leaves units where none are to rest", "segmented/transfer.go",
 		"for i := c.live; i < len(now); i++ {", "for i := len(now); i < len(now); i++ {", inSegmented, "Sweep_finishes",
+	},
+	{
+		"processes do not hear of a resize", "segmented/transfer.go",
+		"s.config.CompareAndSwap(c, now)", "", inSegmented, "Resize_reaches",
+	},
+	{
+		"a sweep goes by what was recorded at first", "segmented/transfer.go",
+		"	return now, nil\n}\n\n// balance", "	return c, nil\n}\n\n// balance", inSegmented, "Resize_reaches",
 	},
 	{
 		"orders of one buyer lie in many buckets", "segmented/bucket.go",
