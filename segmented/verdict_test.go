@@ -33,6 +33,8 @@ func newPair(t *testing.T, units int64) *pair {
 	o := segmented.StockOptions{Buckets: 2}
 	p.direct = openStock(t, session(t, b.Addr()), "shoe", o)
 	require.NoError(t, p.direct.Init(t.Context(), units))
+	_, err := p.direct.View(t.Context()) // so that the script is known, and looks are one command each
+	require.NoError(t, err)
 	p.here = openStock(t, session(t, b.proxy.Addr()), "shoe", o)
 	p.id = b.Do(t, "HGET", "holdfast_stock:{shoe}", "id")
 	return p
@@ -86,6 +88,23 @@ func (p *pair) cancel(order string) {
 	p.t.Helper()
 	_, err := p.direct.Cancel(p.t.Context(), order)
 	require.NoError(p.t, err)
+}
+
+// A pause is in the next look, after bucket 0 was seen and before bucket 1 is.
+type pause struct{ seen, next *redistest.Hold }
+
+func (p *pair) betweenViews() pause {
+	return pause{p.proxy.HoldReply(sha(p.t, p.Server, scripts.StockView)), p.proxy.HoldRequest(units(1))}
+}
+
+func (h pause) wait() {
+	<-h.seen.Held()
+	<-h.next.Held()
+}
+
+func (h pause) end() {
+	h.next.Release()
+	h.seen.Release()
 }
 
 // reserving reserves an order through the proxy.
@@ -150,11 +169,11 @@ func TestSoldOut_isNotToldForAUnitThatMoves(t *testing.T) {
 	p := newPair(t, 1)
 	p.requireFree(1, 0)
 	p.carry(0, 1)
-	hold := p.proxy.HoldRequest(units(1))
+	between := p.betweenViews()
 	done := p.reserving(of(0, "a"), 1)
-	<-hold.Held()
+	between.wait()
 	p.carry(1, 1)
-	hold.Release()
+	between.end()
 	require.NoError(t, <-done)
 	p.requireFree(0, 0)
 }
@@ -165,21 +184,21 @@ func TestSoldOut_isNotToldWhenUnitsCameOnSaleBetweenTheLooks(t *testing.T) {
 	p := newPair(t, 2)
 	x0, y1, z0 := of(0, "x"), of(1, "y"), of(0, "z")
 	reserve(t, p.direct, x0, 1)
-	first := p.proxy.HoldRequest(units(1))
+	first := p.betweenViews()
 	done := p.reserving(of(0, "a"), 1)
-	<-first.Held()
+	first.wait()
 	p.cancel(x0)
 	reserve(t, p.direct, y1, 1)
-	second, third := p.proxy.HoldRequest(units(0)), p.proxy.HoldRequest(units(1))
-	first.Release()
-	<-second.Held()
+	before, second := p.proxy.HoldRequest(units(0)), p.betweenViews()
+	first.end()
+	<-before.Held()
 	p.cancel(y1)
 	reserve(t, p.direct, z0, 1)
-	second.Release()
-	<-third.Held()
+	before.Release()
+	second.wait()
 	p.cancel(z0)
 	reserve(t, p.direct, of(1, "w"), 1)
-	third.Release()
+	second.end()
 	require.NoError(t, <-done)
 	p.requireFree(0, 0)
 }
@@ -196,12 +215,12 @@ func TestSoldOut_goesByTheFirstOfTwoLooks(t *testing.T) {
 	require.ErrorIs(t, err, segmented.ErrSoldOut)
 	p.cancel(y)
 	reserve(t, p.here, of(1, "b"), 1) // looks first, since it was sold out
-	hold := p.proxy.HoldRequest(units(1))
+	between := p.betweenViews()
 	done := p.reserving(of(0, "c"), 1)
-	<-hold.Held()
+	between.wait()
 	p.cancel(x)
 	reserve(t, p.direct, of(1, "z"), 1)
-	hold.Release()
+	between.end()
 	require.NoError(t, <-done)
 	p.requireFree(1, 0)
 }
