@@ -205,10 +205,29 @@ func (s *Stock) Resize(ctx context.Context, buckets int) error {
 	return nil
 }
 
+// current is c with what other processes have recorded since: over how many buckets
+// free units rest.
+func (s *Stock) current(ctx context.Context, c *config) (*config, error) {
+	now, err := s.recorded(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case now == nil || now.id != c.id:
+		return nil, fmt.Errorf("%w: another has taken its place", ErrDamaged)
+	case now.live != c.live:
+		s.config.CompareAndSwap(c, now)
+	}
+	return now, nil
+}
+
 // balance deals free units out evenly over the buckets where they may rest.
 func (s *Stock) balance(ctx context.Context, c *config) error {
 	if len(c.buckets) == 1 {
 		return nil
+	}
+	c, err := s.current(ctx, c)
+	if err != nil {
+		return err
 	}
 	for range 4 { // buyers take some meanwhile
 		now, err := s.look(ctx, c, nil)
@@ -287,15 +306,9 @@ func (s *Stock) tidy(ctx context.Context, c *config) error {
 	if len(c.buckets) == 1 {
 		return nil
 	}
-	// Another process may have said that units are to rest elsewhere: sweepers that
-	// keep to what they knew at first would move them to and fro.
-	recorded, err := s.recorded(ctx)
+	c, err := s.current(ctx, c)
 	if err != nil {
 		return err
-	}
-	if recorded != nil && recorded.open && recorded.id == c.id && recorded.live != c.live {
-		s.config.CompareAndSwap(c, recorded)
-		c = recorded
 	}
 	now, err := s.look(ctx, c, nil)
 	if err != nil {

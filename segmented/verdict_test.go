@@ -33,6 +33,8 @@ func newPair(t *testing.T, units int64) *pair {
 	o := segmented.StockOptions{Buckets: 2}
 	p.direct = openStock(t, session(t, b.Addr()), "shoe", o)
 	require.NoError(t, p.direct.Init(t.Context(), units))
+	_, err := p.direct.View(t.Context()) // so that the script is known, and looks are one command each
+	require.NoError(t, err)
 	p.here = openStock(t, session(t, b.proxy.Addr()), "shoe", o)
 	p.id = b.Do(t, "HGET", "holdfast_stock:{shoe}", "id")
 	return p
@@ -86,6 +88,23 @@ func (p *pair) cancel(order string) {
 	p.t.Helper()
 	_, err := p.direct.Cancel(p.t.Context(), order)
 	require.NoError(p.t, err)
+}
+
+// A pause is in the next look, after bucket 0 was seen and before bucket 1 is.
+type pause struct{ seen, next *redistest.Hold }
+
+func (p *pair) betweenViews() pause {
+	return pause{p.proxy.HoldReply(sha(p.t, p.Server, scripts.StockView)), p.proxy.HoldRequest(units(1))}
+}
+
+func (h pause) wait() {
+	<-h.seen.Held()
+	<-h.next.Held()
+}
+
+func (h pause) end() {
+	h.next.Release()
+	h.seen.Release()
 }
 
 // reserving reserves an order through the proxy.
@@ -150,11 +169,11 @@ func TestSoldOut_isNotToldForAUnitThatMoves(t *testing.T) {
 	p := newPair(t, 1)
 	p.requireFree(1, 0)
 	p.carry(0, 1)
-	hold := p.proxy.HoldRequest(units(1))
+	between := p.betweenViews()
 	done := p.reserving(of(0, "a"), 1)
-	<-hold.Held()
+	between.wait()
 	p.carry(1, 1)
-	hold.Release()
+	between.end()
 	require.NoError(t, <-done)
 	p.requireFree(0, 0)
 }
@@ -165,21 +184,21 @@ func TestSoldOut_isNotToldWhenUnitsCameOnSaleBetweenTheLooks(t *testing.T) {
 	p := newPair(t, 2)
 	x0, y1, z0 := of(0, "x"), of(1, "y"), of(0, "z")
 	reserve(t, p.direct, x0, 1)
-	first := p.proxy.HoldRequest(units(1))
+	first := p.betweenViews()
 	done := p.reserving(of(0, "a"), 1)
-	<-first.Held()
+	first.wait()
 	p.cancel(x0)
 	reserve(t, p.direct, y1, 1)
-	second, third := p.proxy.HoldRequest(units(0)), p.proxy.HoldRequest(units(1))
-	first.Release()
-	<-second.Held()
+	before, second := p.proxy.HoldRequest(units(0)), p.betweenViews()
+	first.end()
+	<-before.Held()
 	p.cancel(y1)
 	reserve(t, p.direct, z0, 1)
-	second.Release()
-	<-third.Held()
+	before.Release()
+	second.wait()
 	p.cancel(z0)
 	reserve(t, p.direct, of(1, "w"), 1)
-	third.Release()
+	second.end()
 	require.NoError(t, <-done)
 	p.requireFree(0, 0)
 }
@@ -196,12 +215,12 @@ func TestSoldOut_goesByTheFirstOfTwoLooks(t *testing.T) {
 	require.ErrorIs(t, err, segmented.ErrSoldOut)
 	p.cancel(y)
 	reserve(t, p.here, of(1, "b"), 1) // looks first, since it was sold out
-	hold := p.proxy.HoldRequest(units(1))
+	between := p.betweenViews()
 	done := p.reserving(of(0, "c"), 1)
-	<-hold.Held()
+	between.wait()
 	p.cancel(x)
 	reserve(t, p.direct, of(1, "z"), 1)
-	hold.Release()
+	between.end()
 	require.NoError(t, <-done)
 	p.requireFree(1, 0)
 }
@@ -255,6 +274,8 @@ func TestReserve_fetchesHalf(t *testing.T) {
 	p.carry(0, 10)
 	reserve(t, p.direct, of(0, "a"), 1)
 	p.requireFree(9, 10)
+	require.Eventually(t, func() bool { return p.Do(t, "HGET", units(1), "transit") == "0" }, 20*time.Second, time.Millisecond,
+		"the sender knows that they have arrived")
 	require.NoError(t, p.direct.Resize(t.Context(), 1))
 	p.requireFree(19, 0)
 	reserve(t, p.direct, of(1, "b"), 2)
@@ -283,4 +304,97 @@ func TestSweep_finishesWhatOthersBegan(t *testing.T) {
 		require.NoError(t, err)
 	}
 	p.requireFree(20, 0)
+}
+
+// Whoever sent units is told that they have arrived when they have, and not before:
+// from then on nobody looks after them.
+func TestSweep_aTransferIsOpenUntilItIsTakenIn(t *testing.T) {
+	p := newPair(t, 20)
+	p.give(0, 5)
+	hold := p.proxy.HoldRequest(sha(t, p.Server, scripts.StockTake))
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.here.Sweep(context.Background())
+		done <- err
+	}()
+	<-hold.Held()
+	require.Equal(t, "5", p.Do(t, "HGET", units(0), "transit"))
+	hold.Release()
+	require.NoError(t, <-done)
+	require.Equal(t, "0", p.Do(t, "HGET", units(0), "transit"))
+	p.requireFree(5, 15)
+}
+
+// All orders of a buyer are in one bucket, so that a limit is one.
+func TestLimit_holdsOverAllBuckets(t *testing.T) {
+	s := newStock(t, 60, segmented.StockOptions{Limit: 3, Buckets: 6})
+	got := 0
+	for i := range 20 {
+		_, err := s.Reserve(t.Context(), segmented.Order{ID: segmented.OrderID("ann", fmt.Sprint(i)), Buyer: "ann", Qty: 1})
+		if err == nil {
+			got++
+		} else {
+			require.ErrorIs(t, err, segmented.ErrLimit)
+		}
+	}
+	require.Equal(t, 3, got)
+}
+
+// What one process says of where units are to rest, others learn when they sweep, or
+// deal out a delivery.
+func TestResize_reachesOtherProcesses(t *testing.T) {
+	p := newPair(t, 20)
+	reserve(t, p.here, of(0, "a"), 1)
+	require.NoError(t, p.direct.Resize(t.Context(), 1))
+	_, err := p.here.Sweep(t.Context())
+	require.NoError(t, err)
+	reserve(t, p.here, of(1, "b"), 1)
+	p.requireFree(18, 0)
+	require.NoError(t, p.direct.Resize(t.Context(), 2))
+	require.NoError(t, p.here.Add(t.Context(), segmented.Delivery{ID: "d", Qty: 2}))
+	p.requireFree(10, 10)
+	require.NoError(t, p.direct.Resize(t.Context(), 1))
+	require.NoError(t, p.here.Add(t.Context(), segmented.Delivery{ID: "e", Qty: 2}))
+	p.requireFree(22, 0)
+}
+
+// When memory is full, what gives units back or sells them works in every bucket.
+func TestStock_fullMemoryOfSeveralBuckets(t *testing.T) {
+	p := newPair(t, 20)
+	ctx := t.Context()
+	for i := range 2 {
+		for _, name := range []string{"a", "b", "c", "d"} {
+			reserve(t, p.direct, of(i, name), 1)
+		}
+		_, err := p.direct.Confirm(ctx, of(i, "d"))
+		require.NoError(t, err)
+		_, err = p.direct.Reserve(ctx, segmented.Order{ID: of(i, "e"), Qty: 1, Window: time.Millisecond})
+		require.NoError(t, err)
+	}
+	time.Sleep(5 * time.Millisecond)
+	number := p.give(0, 1)
+	free := p.FillMemory(t)
+	for i := range 2 {
+		_, err := p.direct.Confirm(ctx, of(i, "a"))
+		require.NoError(t, err)
+		_, err = p.direct.Cancel(ctx, of(i, "b"))
+		require.NoError(t, err)
+		_, err = p.direct.Extend(ctx, of(i, "c"), time.Hour)
+		require.NoError(t, err)
+		_, err = p.direct.Refund(ctx, segmented.Refund{ID: "r", Order: of(i, "d"), Qty: 1})
+		require.NoError(t, err)
+	}
+	v, err := p.direct.View(ctx)
+	require.NoError(t, err)
+	require.Equal(t, segmented.Units{Free: 13, Reserved: 4, Sold: 2, InTransit: 1, Added: 20}, v.Units)
+	expired, err := p.direct.Expired(ctx, 10)
+	require.NoError(t, err)
+	require.Len(t, expired, 2)
+	free()
+	_, err = p.direct.Sweep(ctx)
+	require.NoError(t, err)
+	v, err = p.direct.View(ctx)
+	require.NoError(t, err)
+	require.Equal(t, segmented.Units{Free: 16, Reserved: 2, Sold: 2, Added: 20}, v.Units)
+	require.Positive(t, number)
 }

@@ -34,7 +34,9 @@
 // do.
 //
 // [Stock] does the same for the scripts of a stock, which are compared with package
-// stockmodel.
+// stockmodel. [Buckets] does it for two buckets of one: units go from the one to the
+// other while buyers fetch them, look for them, and are told that they are sold out,
+// as package segmented does it, script by script.
 //
 // Another lock kind implements [Kind] and brings its scenarios; time, faults and
 // clients are the same for all. Servers are in the tests, because the library

@@ -28,6 +28,17 @@ const (
 	Refund
 	Deliver
 	Sweep
+
+	// Between two buckets.
+	Give    // units to the other bucket
+	Take    // a transfer in
+	Arrived // note that it was taken in
+	Look    // into a bucket
+
+	// What programs over two buckets have, which is several commands.
+	Buy    // an order, wherever the units are
+	Move   // units to the other bucket
+	Finish // whatever is on its way
 )
 
 // A StockCommand is one command to a stock, the same however often it is sent.
@@ -38,12 +49,28 @@ type StockCommand struct {
 	Request string // Refund and Deliver
 	Units   int64
 	Ticks   int // Reserve, Tentative, Settle, Extend: for how long
+
+	// Where there are two buckets.
+	Bucket      int   // which one
+	Number      int64 // of a transfer from the other one, or to it
+	Sent        int64 // its units, where they are to be taken in
+	Half, Large bool  // Give
 }
 
 // String is for people.
 func (c StockCommand) String() string {
-	name := [...]string{"?", "reserve", "reserve tentatively", "settle", "give back", "confirm", "cancel", "extend", "refund", "deliver", "sweep"}[c.Op]
-	return strings.TrimRight(fmt.Sprintf("%s %s%s%s %d for %d ticks", name, c.Order, c.Request, c.Buyer, c.Units, c.Ticks), " ")
+	name := [...]string{"?", "reserve", "reserve tentatively", "settle", "give back", "confirm", "cancel", "extend", "refund", "deliver", "sweep", "give", "take", "arrived", "look", "buy", "move", "finish"}[c.Op]
+	text := fmt.Sprintf("%s %s%s%s %d for %d ticks", name, c.Order, c.Request, c.Buyer, c.Units, c.Ticks)
+	if c.Bucket > 0 || c.Number > 0 || c.Op >= Give {
+		text += fmt.Sprintf(" in bucket %d", c.Bucket)
+	}
+	if c.Number > 0 {
+		text += fmt.Sprintf(", %d units in transfer %d", c.Sent, c.Number)
+	}
+	if c.Half || c.Large {
+		text += fmt.Sprintf(", half=%v large=%v", c.Half, c.Large)
+	}
+	return text
 }
 
 // A StockScenario is what schedules over one bucket of a stock are made of.
@@ -110,42 +137,50 @@ func Stock(on Server, sc StockScenario) (Report, error) {
 	first.contents = Contents{{Name: "units", Fields: []string{
 		"added=" + units, "free=" + units, "id=stock", "limit=" + strconv.FormatInt(sc.Limit, 10), "reserved=0", "sold=0", "tentative=0", "undecided=0",
 	}}}
+	return search(&x.report, first, (*stockState).clone, (*stockState).name, x.moves)
+}
+
+// A stockMove makes one step, and says which.
+type stockMove[S any] func(s S) (string, error)
+
+// search goes through all schedules from a state on, breadth first.
+func search[S any](report *Report, first S, clone func(S) S, name func(S) string, moves func(S) []stockMove[S]) (Report, error) {
 	type node struct {
-		state *stockState
+		state S
 		paths uint64
 		trail []string
 	}
 	level := []node{{state: first, paths: 1}}
-	for ; len(level) > 0; x.report.Longest++ {
-		x.report.States += len(level)
+	for ; len(level) > 0; report.Longest++ {
+		report.States += len(level)
 		var next []node
 		found := map[string]int{}
 		for _, n := range level {
-			moves := x.moves(n.state)
+			moves := moves(n.state)
 			for _, m := range moves {
-				s := n.state.clone()
+				s := clone(n.state)
 				what, err := m(s)
 				trail := append(slices.Clip(n.trail), what)
 				if err != nil {
-					return x.report, &Violation{Property: err, Schedule: trail}
+					return *report, &Violation{Property: err, Schedule: trail}
 				}
-				x.report.Steps++
-				name := s.name()
-				i, ok := found[name]
+				report.Steps++
+				called := name(s)
+				i, ok := found[called]
 				if !ok {
 					i = len(next)
-					found[name] = i
+					found[called] = i
 					next = append(next, node{state: s, trail: trail})
 				}
 				next[i].paths = add(next[i].paths, n.paths)
 			}
 			if len(moves) == 0 {
-				x.report.Schedules = add(x.report.Schedules, n.paths)
+				report.Schedules = add(report.Schedules, n.paths)
 			}
 		}
 		level = next
 	}
-	return x.report, nil
+	return *report, nil
 }
 
 type stockExplorer struct {
@@ -162,11 +197,8 @@ type stockOutcome struct {
 	err    error
 }
 
-// A stockMove makes one step, and says which.
-type stockMove func(s *stockState) (string, error)
-
 // moves are the steps that may follow.
-func (x *stockExplorer) moves(s *stockState) (moves []stockMove) {
+func (x *stockExplorer) moves(s *stockState) (moves []stockMove[*stockState]) {
 	if s.ended {
 		return nil
 	}
@@ -200,7 +232,7 @@ func (x *stockExplorer) moves(s *stockState) (moves []stockMove) {
 		}
 	}
 	if len(moves) == 0 {
-		return []stockMove{x.finish}
+		return []stockMove[*stockState]{x.finish}
 	}
 	if s.ticks > 0 {
 		moves = append(moves, func(s *stockState) (string, error) {
@@ -306,7 +338,14 @@ func (x *stockExplorer) execute(s *stockState, c StockCommand) (stockmodel.Answe
 	}
 	want := x.step(s, c)
 	s.contents, s.text = o.to, o.text
-	got := o.answer
+	if err := same(c, want, o.answer); err != nil {
+		return o.answer, err
+	}
+	return o.answer, x.sums(s)
+}
+
+// same compares an answer with the one that should be.
+func same(c StockCommand, want, got stockmodel.Answer) error {
 	if got.Word == "ok" || words[want.Word] {
 		want.Left, got.Left = 0, 0 // how much is left matters where something is refused
 	}
@@ -318,9 +357,9 @@ func (x *stockExplorer) execute(s *stockState, c StockCommand) (stockmodel.Answe
 	}
 	want.Order.Forget = 0
 	if got != want {
-		return o.answer, fmt.Errorf("answer: to %v it is %+v, and should be %+v", c, got, want)
+		return fmt.Errorf("answer: to %v it is %+v, and should be %+v", c, got, want)
 	}
-	return o.answer, x.sums(s)
+	return nil
 }
 
 // words are those of which what is left says nothing.
@@ -389,10 +428,11 @@ func (x *stockExplorer) script(c StockCommand) (s *scripts.Script, keys, args []
 	ms := func(ticks int) string { return strconv.FormatInt(int64(ticks)*Tick.Milliseconds(), 10) }
 	units := strconv.FormatInt(c.Units, 10)
 	keep := ms(x.Retention)
-	args = []string{"stock", "channel", "PUBLISH", keep, c.Order}
+	bit := map[bool]string{true: "1", false: "0"}
+	keys, args = stockKeys, []string{"stock", "channel", "PUBLISH", keep, c.Order}
 	switch c.Op {
 	case Reserve:
-		s, args = scripts.StockReserve, append(args[:4], "", c.Order, units, ms(c.Ticks), c.Buyer, "r")
+		s, args = scripts.StockReserve, append(args[:4], c.transfers(), c.Order, units, ms(c.Ticks), c.Buyer, "r")
 	case Tentative:
 		s, args = scripts.StockReserve, append(args[:4], "", c.Order, units, ms(c.Ticks), c.Buyer, "t")
 	case Settle:
@@ -409,13 +449,32 @@ func (x *stockExplorer) script(c StockCommand) (s *scripts.Script, keys, args []
 		s, args = scripts.StockRefund, append(args, c.Request, units)
 	case Deliver:
 		s, args = scripts.StockAdd, append(args[:4], c.Request, units)
+	case Give:
+		s, args = scripts.StockGive, append(args[:4], strconv.Itoa(1-c.Bucket), units, bit[c.Half], strconv.Itoa(c.Bucket), bit[c.Large])
+	case Take:
+		s, args = scripts.StockTake, append(args[:4], c.transfers())
+	case Arrived:
+		s, keys, args = scripts.StockArrived, stockKeys[:1], []string{"stock", strconv.Itoa(1 - c.Bucket), strconv.FormatInt(c.Number, 10)}
+	case Look:
+		s, keys, args = scripts.StockView, []string{"units", "orders", "ends", "expired"}, []string{"stock"}
+		if c.Order != "" {
+			args = append(args, c.Order)
+		}
 	default:
 		s, args = scripts.StockSweep, append(args[:4], "100", "0")
 	}
 	if other := x.Instead[s]; other != nil {
 		s = other
 	}
-	return s, stockKeys, args
+	return s, keys, args
+}
+
+// transfers is what comes with a command from the other bucket.
+func (c StockCommand) transfers() string {
+	if c.Number == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d %d %d ", 1-c.Bucket, c.Number, c.Sent)
 }
 
 // readAnswer goes by the headers of the scripts.

@@ -218,6 +218,183 @@ var mutants = []mutant{
 		"q.answer.there = len(now[n].there) > at[i] && now[n].there[at[i]]", "q.answer.there = false", inSegmented, "SoldOut_isNotTold",
 	},
 
+	// Batches of reservations.
+	{
+		"an order takes its units twice in one batch", lua + "stock_reserve.lua",
+		"  fresh[id] = true\n", "", inScripts, "StockReserve_a",
+	},
+	{
+		"a batch forgets what it took before a refusal", lua + "stock_reserve.lua",
+		"  scores, fields, reserved, promised, wants = {}, {}, 0, 0, nil", "  fresh, scores, fields, reserved, promised, wants = {}, {}, {}, 0, 0, nil", inScripts, "StockReserve_a",
+	},
+	{
+		"a batch gives each order what was free at first", lua + "stock_reserve.lua",
+		"  free = free - units\n", "", inScripts, "StockReserve_a",
+	},
+	{
+		"a limit does not count what the batch took", lua + "stock_reserve.lua",
+		"  bought(buyer, units)\n", "", inScripts, "StockReserve_a",
+	},
+	{
+		"a batch does not wait for its own basket", lua + "stock_reserve.lua",
+		"promised, tentative = promised + units, tentative + units", "promised = promised + units", inScripts, "StockReserve_a",
+	},
+	{
+		"a batch does not see what ended while it ran", lua + "stock_reserve.lua",
+		"    o = look(id)\n    count()\n", "    o = look(id)\n", inScripts, "StockReserve_a",
+	},
+	{
+		"a large order's wish is taken for the one of its batch before it", lua + "stock_reserve.lua",
+		"      settle()\n      wants = plain(now + 100)\n", "      wants = plain(now + 100)\n", inScripts, "StockReserve_a",
+	},
+	{
+		"a large order collects when it has what it wants", lua + "stock_reserve.lua",
+		"redis.call('HDEL', totals, 'wants')", "local _ = 0", inScripts, "StockGive",
+	},
+
+	// Transfers between buckets.
+	{
+		"a transfer is taken in whatever its number", lua + "include/stock.lua",
+		"if not last or tonumber(number) > tonumber(last) then", "if true then", inScripts, "Stock_aTransfer",
+	},
+	{
+		"the last transfer is taken in again", lua + "include/stock.lua",
+		"tonumber(number) > tonumber(last)", "tonumber(number) >= tonumber(last)", inScripts, "Stock_aTransfer",
+	},
+	{
+		"the number of a transfer is not remembered", lua + "include/stock.lua",
+		"redis.call('HSET', totals, 'from:' .. from, number)", "local _ = 0", inScripts, "Stock_aTransfer",
+	},
+	{
+		"one number for all that send transfers", lua + "include/stock.lua",
+		"redis.call('HGET', totals, 'from:' .. from)", "redis.call('HGET', totals, 'from:0')", inScripts, "Stock_aTransfer|StockReserve_takesIn",
+	},
+	{
+		"units that are taken in are not counted", lua + "include/stock.lua",
+		"redis.call('HINCRBY', totals, 'taken', units)", "local _ = 0", inScripts, "Stock_aTransfer",
+	},
+	{
+		"units that come on sale are not counted", lua + "include/stock.lua",
+		"redis.call('HINCRBY', totals, 'raised', 1)", "local _ = 0", inScripts, "Stock_counts",
+	},
+	{
+		"units that come with an order are not taken in", lua + "stock_reserve.lua",
+		"accept(ARGV[5])\n", "", inScripts, "StockReserve_takesIn",
+	},
+	{
+		"any arrival ends a transfer", lua + "stock_arrived.lua",
+		"if number ~= ARGV[3] then", "if not number then", inScripts, "Stock_aTransfer",
+	},
+	{
+		"an arrival is not noted", lua + "stock_arrived.lua",
+		"redis.call('HDEL', KEYS[1], 'to:' .. ARGV[2])", "local _ = 0", inScripts, "Stock_aTransfer",
+	},
+	{
+		"a second transfer is opened over the first", lua + "stock_give.lua",
+		"if open then", "if false then", inScripts, "Stock_aTransfer",
+	},
+	{
+		"a transfer leaves its units on sale", lua + "stock_give.lua",
+		"redis.call('HINCRBY', totals, 'free', plain(-units)) == 0", "false", inScripts, "Stock_aTransfer",
+	},
+	{
+		"numbers of transfers fall with the clock", lua + "stock_give.lua",
+		"math.max(sent + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))", "tonumber(time[1]) * 1000000 + tonumber(time[2])", inScripts, "StockGive",
+	},
+	{
+		"a lost bucket begins with the numbers of transfers anew", lua + "stock_give.lua",
+		"math.max(sent + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))", "sent + 1", inScripts, "StockGive",
+	},
+	{
+		"a transfer does not sweep", lua + "stock_give.lua",
+		"free < need and sweep(100) > 0", "false", inScripts, "StockGive",
+	},
+	{
+		"two large orders take from each other for ever", lua + "stock_give.lua",
+		"tonumber(ARGV[8]) < tonumber(ARGV[5])", "false", inScripts, "StockGive",
+	},
+	{
+		"no more is sent than is needed", lua + "stock_give.lua",
+		"if ARGV[7] == '1' then", "if false then", inScripts, "StockGive",
+	},
+	{
+		"a view sees nothing on its way", lua + "stock_view.lua",
+		"if number(11) ~= 0 then", "if false then", inScripts, "StockView",
+	},
+	{
+		"another stock is resized", lua + "stock_resize.lua",
+		"if redis.call('HGET', KEYS[1], 'id') ~= ARGV[1] then", "if false then", inScripts, "StockResize",
+	},
+	{
+		"sold out by one look", "segmented/ask.go",
+		"if now.still(before) {", "if true {", inSegmented, "SoldOut_isNotToldForAUnit",
+	},
+	{
+		"sold out though units came on sale between the looks", "segmented/bucket.go",
+		"p.raised != before[i].raised || ", "", inSegmented, "SoldOut_isNotToldWhen",
+	},
+	{
+		"sold out by what the second look saw", "segmented/ask.go",
+		"was, _, _ := before.sum()", "was := u", inSegmented, "SoldOut_goesBy",
+	},
+	{
+		"sold out while units are on their way", "segmented/ask.go",
+		"case len(sent) > 0:", "case false:", inSegmented, "SoldOut_isNotToldWhileUnits",
+	},
+	{
+		"sold out while orders of other buckets are over", "segmented/ask.go",
+		"case due > 0:", "case false:", inSegmented, "SoldOut_isNotToldWhileUnits",
+	},
+	{
+		"units of another stock are taken in", "segmented/stock.go",
+		"len(coming) > 0 && c.id == sender.id; took", "len(coming) > 0; took", inSegmented, "unitsOfAnotherStock",
+	},
+	{
+		"sold out by the buckets of another stock", "segmented/stock.go",
+		"c, home = found, b", "home = b", inSegmented, "bucketsOfAnother|BucketsOfAnother",
+	},
+	{
+		"nobody is told that units have arrived", "segmented/stock.go",
+		"s.tools.Background(func(ctx context.Context) { _ = s.arrived(ctx, c, arrived) })", "_, _ = c, arrived", inSegmented, "Reserve_fetchesHalf",
+	},
+	{
+		"a transfer is closed before it is taken in", "segmented/transfer.go",
+		"	if _, err := s.each(ctx, holdfast.ErrUnavailable, scripts.StockTake, all, jobs); err != nil {\n		return err\n	}\n	return s.arrived(ctx, c, sent)",
+		"	_ = s.arrived(ctx, c, sent)\n	_, err := s.each(ctx, holdfast.ErrUnavailable, scripts.StockTake, all, jobs)\n	return err", inSegmented, "Sweep_aTransfer",
+	},
+	{
+		"an order fetches no more than it needs", "segmented/transfer.go",
+		"if home.number < c.live {", "if false {", inSegmented, "Reserve_fetchesHalf",
+	},
+	{
+		"half of the units go where none are to rest", "segmented/transfer.go",
+		"if home.number < c.live {", "if true {", inSegmented, "Reserve_fetchesHalf",
+	},
+	{
+		"a resize moves nothing", "segmented/transfer.go",
+		"return s.balance(ctx, &resized)", "return nil", inSegmented, "Reserve_fetchesHalf",
+	},
+	{
+		"a sweep leaves what a process that died has begun", "segmented/view.go",
+		"return s.tidy(ctx, c)", "return nil", inSegmented, "Sweep_finishes",
+	},
+	{
+		"a sweep leaves units where none are to rest", "segmented/transfer.go",
+		"for i := c.live; i < len(now); i++ {", "for i := len(now); i < len(now); i++ {", inSegmented, "Sweep_finishes",
+	},
+	{
+		"processes do not hear of a resize", "segmented/transfer.go",
+		"s.config.CompareAndSwap(c, now)", "", inSegmented, "Resize_reaches",
+	},
+	{
+		"a sweep goes by what was recorded at first", "segmented/transfer.go",
+		"	return now, nil\n}\n\n// balance", "	return c, nil\n}\n\n// balance", inSegmented, "Resize_reaches",
+	},
+	{
+		"orders of one buyer lie in many buckets", "segmented/bucket.go",
+		"if c.limit > 0 {", "if false {", inSegmented, "Limit_holds",
+	},
+
 	// The core.
 	{
 		"what was said before a call answers it", "internal/lease/keeper.go",

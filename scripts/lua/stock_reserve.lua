@@ -87,21 +87,13 @@ local function refusal(units, buyer)
   return answer('soldout', free)
 end
 
-local changed = false         -- what was read of orders is no longer so
-local most, swept = 100, nil  -- orders whose time is over
+local most, swept = 100, nil -- orders whose time is over
 local function reserve(text, id, units, window, buyer, mode)
-  local o
-  if changed or fresh[id] then
+  local o = parse(id, text)
+  if fresh[id] or o and live(o) and o.at <= now then
+    -- What was read at first is no longer so, or will not be.
     settle()
     o = look(id)
-  else
-    o = parse(id, text)
-    if o and live(o) and o.at <= now then
-      settle()
-      o, changed = look(id), true
-    end
-  end
-  if changed then
     count()
   end
   if o then
@@ -121,7 +113,6 @@ local function reserve(text, id, units, window, buyer, mode)
     settle()
     swept = sweep(most)
     if swept > 0 then
-      changed = true
       count()
       refused = refusal(units, buyer)
     end
