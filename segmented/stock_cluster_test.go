@@ -211,8 +211,10 @@ func everyCall(t *testing.T, s, other *segmented.Stock) {
 	for _, r := range list {
 		require.NoError(t, s.Acknowledge(ctx, r.Order.ID, "nobody/1"))
 	}
-	require.NoError(t, s.Resize(ctx, 2))
-	require.NoError(t, s.Resize(ctx, 5))
+	v, err := s.View(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Resize(ctx, 1))
+	require.NoError(t, s.Resize(ctx, len(v.Buckets)))
 	n := 0
 	for _, err := range s.Orders(ctx) {
 		require.NoError(t, err)
