@@ -65,5 +65,6 @@ func exampleSession() *holdfast.Session {
 var roles = map[string]func(){
 	"killed buyer":  killedBuyer,
 	"killed basket": killedBasket,
+	"killed mover":  killedMover,
 	"storm buyer":   stormBuyer,
 }

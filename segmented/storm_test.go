@@ -7,11 +7,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-go/holdfast"
@@ -53,24 +55,59 @@ func stormBuyer() {
 func TestStorm(t *testing.T) {
 	for _, o := range []segmented.StockOptions{{Buckets: 1}, {Limit: 5, Buckets: 1}, {Buckets: 6}, {Limit: 5, Buckets: 6}} {
 		t.Run(fmt.Sprint("limit=", o.Limit, " buckets=", o.Buckets), func(t *testing.T) {
-			o.Window = 50 * time.Millisecond
-			storm(t, o)
+			b := breakable(t)
+			storm(t, o, stage{
+				direct:  func() rueidis.Client { return connect(t, b.Addr()) },
+				proxied: func() rueidis.Client { return connect(t, b.proxy.Addr()) },
+				proxies: []*redistest.Proxy{b.proxy},
+				env:     []string{"ADDR=" + b.proxy.Addr()},
+				ops:     operations(t),
+			})
 		})
 	}
 }
 
-func storm(t *testing.T, o segmented.StockOptions) {
-	b := breakable(t)
-	direct := openStock(t, session(t, b.Addr()), "shoe", o)
+// The same in a cluster, whose nodes have some buckets each.
+func TestStorm_inACluster(t *testing.T) {
+	for _, o := range []segmented.StockOptions{{Limit: 5, Buckets: 12}} {
+		t.Run(fmt.Sprint("limit=", o.Limit, " buckets=", o.Buckets), func(t *testing.T) {
+			b := breakableCluster(t, redistest.ClusterOptions{Primaries: 3, Replicas: 1})
+			storm(t, o, stage{
+				direct:  func() rueidis.Client { return b.Client(t) },
+				proxied: func() rueidis.Client { return b.proxied(t) },
+				proxies: b.proxies,
+				env:     []string{"ADDR=" + strings.Join(b.Addrs(), ","), "VIA=" + b.via},
+				cut:     func(r *rand.Rand) { b.proxies[r.IntN(len(b.proxies))].KillAll() },
+				ops:     operations(t) / 4,
+			})
+		})
+	}
+}
+
+// A stage is where a storm takes place.
+type stage struct {
+	direct, proxied func() rueidis.Client
+	proxies         []*redistest.Proxy
+	env             []string           // for children
+	cut             func(r *rand.Rand) // breaks connections now and then, may be nil
+	ops             int
+}
+
+func storm(t *testing.T, o segmented.StockOptions, st stage) {
+	o.Window = 50 * time.Millisecond
+	direct := openStock(t, sessionOn(t, st.direct()), "shoe", o)
 	require.NoError(t, direct.Init(t.Context(), 50))
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed ", seed)
 	const callers = 8
 	var stocks []*segmented.Stock // of callers and two sweepers, each another process
 	for range callers + 2 {
-		stocks = append(stocks, openStock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: time.Second}), "shoe", o))
+		stocks = append(stocks, openStock(t, sessionOn(t, st.proxied(), holdfast.SessionOptions{Timeout: time.Second}), "shoe", o))
 	}
-	b.proxy.DropReplies(0.01, rand.New(rand.NewPCG(seed, 0)))
+	viewer := openStock(t, sessionOn(t, st.direct()), "shoe", o)
+	for i, p := range st.proxies {
+		p.DropReplies(0.01, rand.New(rand.NewPCG(seed, uint64(1000+i))))
+	}
 
 	stop := make(chan struct{})
 	var beside sync.WaitGroup
@@ -87,7 +124,6 @@ func storm(t *testing.T, o segmented.StockOptions) {
 			}
 		})
 	}
-	viewer := openStock(t, session(t, b.Addr()), "shoe", o)
 	every(0, func() {
 		v, err := viewer.View(context.Background())
 		if err != nil || v.Unaccounted() != 0 || v.Free < 0 || v.Reserved < 0 || v.Sold < 0 || v.Tentative < 0 {
@@ -101,8 +137,12 @@ func storm(t *testing.T, o segmented.StockOptions) {
 	if o.Buckets > 1 {
 		every(50*time.Millisecond, func() { _ = stocks[callers].Resize(context.Background(), 1+rand.IntN(o.Buckets)) })
 	}
+	if st.cut != nil {
+		random := rand.New(rand.NewPCG(seed, 999))
+		every(100*time.Millisecond, func() { st.cut(random) })
+	}
 	every(400*time.Millisecond, func() {
-		child := redistest.Child(t, "storm buyer", "ADDR="+b.proxy.Addr(), "NAME=shoe")
+		child := redistest.Child(t, "storm buyer", append(st.env, "NAME=shoe")...)
 		child.Line("buys", 30*time.Second)
 		time.Sleep(50 * time.Millisecond)
 		child.Kill()
@@ -113,7 +153,6 @@ func storm(t *testing.T, o segmented.StockOptions) {
 	sold := map[string]int64{} // confirmed, less refunds
 	var delivered, undelivered int64
 	var wg sync.WaitGroup
-	ops := operations(t)
 	known := []error{
 		segmented.ErrSoldOut, segmented.ErrLimit, segmented.ErrExpired, segmented.ErrConflict, segmented.ErrState, segmented.ErrUnknownOrder,
 		holdfast.ErrUnknown, holdfast.ErrUnavailable,
@@ -122,7 +161,7 @@ func storm(t *testing.T, o segmented.StockOptions) {
 		s := stocks[c]
 		r := rand.New(rand.NewPCG(uint64(c), seed))
 		wg.Go(func() {
-			for n := range ops / callers {
+			for n := range st.ops / callers {
 				ctx, cancel := context.Background(), context.CancelFunc(func() {})
 				if r.IntN(20) == 0 {
 					ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(2000))*time.Microsecond)
@@ -177,7 +216,9 @@ func storm(t *testing.T, o segmented.StockOptions) {
 	wg.Wait()
 	close(stop)
 	beside.Wait()
-	b.proxy.DropReplies(0, nil)
+	for _, p := range st.proxies {
+		p.DropReplies(0, nil)
+	}
 	t.Logf("%d views summed up", views.Load())
 
 	// All is quiet, and what killed buyers had sent has come too: what is not sold is on
