@@ -195,7 +195,14 @@ func newReadWrite(hf *holdfast.Session, name string, o holdfast.Options) *rwlock
 	return l
 }
 
+// writerLease bounds what it costs when Java misses a writer's release, as it may on a
+// machine that is busy: see TestRedisson_missesAWritersRelease.
+const writerLease = 5 * time.Second
+
 func newWriter(hf *holdfast.Session, name string, o holdfast.Options) golock {
+	if o.Lease == 0 {
+		o.Lease = writerLease
+	}
 	return newReadWrite(hf, name, o).Writer()
 }
 
