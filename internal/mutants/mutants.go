@@ -317,6 +317,14 @@ var mutants = []mutant{
 		"laneID{r.Store.Renewer(), terms.Lease}", "laneID{r.Store.Renewer(), 30 * time.Second}", inLease, "",
 	},
 	{
+		"a hold is kept for the context of a lease that was unlocked", "internal/lease/hold.go",
+		"	if h.witness = nil; h.members != nil {", "	if h.witness == nil && h.members != nil {", inLease, "",
+	},
+	{
+		"batches of one round trip have one another's outcomes", "internal/core/run.go",
+		"r.conclude(ctx, result, locks[from:to], out[from:to])", "r.conclude(ctx, result, locks[from:to], out[:to-from])", inCore, "TestRenew",
+	},
+	{
 		"a batch that is refused is not split", "internal/core/run.go",
 		"len(locks) == 1 || !refused(err)", "true", inCore, "",
 	},
