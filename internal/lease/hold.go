@@ -198,7 +198,6 @@ func (h *Hold) callersEnded() bool {
 	}
 	for m := h.members; m != nil; m = m.next {
 		if m.caller.Err() == nil {
-			h.witness = m.caller
 			return false
 		}
 	}
