@@ -333,6 +333,14 @@ var mutants = []mutant{
 		"  local ok, reply = pcall(run, k, a)\n", "  local ok, reply = true, run(k, a)\n", inScripts, "TestAcquire",
 	},
 	{
+		"a way that once seemed long has room for many for ever", "internal/core/combine.go",
+		"clear || c.looks%lookEvery == 0 {", "clear {", inCore, "TestCombine",
+	},
+	{
+		"a command that failed says how long the way is", "internal/core/combine.go",
+		"			began = time.Time{}\n", "", inCore, "TestCombine",
+	},
+	{
 		"callers who share a script get the first one's reply", "internal/core/combine.go",
 		"e.reply, e.err = replies[i], replies[i].Error()", "e.reply, e.err = replies[i/2], replies[i/2].Error()", inCore, "TestCombine",
 	},
