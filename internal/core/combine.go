@@ -29,6 +29,10 @@ const (
 	maxRoom   = 32
 	firstRoom = 4
 
+	// lookEvery is for how many commands the clock is looked at once although others
+	// were under way.
+	lookEvery = 8
+
 	// stuckAfter is how long callers wait for a command to come back before they go
 	// without: its connection may be dead, and the next one alive.
 	stuckAfter = 10 * time.Millisecond
@@ -55,6 +59,7 @@ type combiner struct {
 	trip    time.Duration
 	room    int // how many may be under way
 	flights int // how many are
+	looks   int // how many went alone
 	waiting []*errand
 	apart   bool // the server does not run one script for keys of several slots
 
@@ -127,13 +132,18 @@ func (c *combiner) run(ctx context.Context, keys, args []string) (rueidis.RedisM
 	c.mu.Lock()
 	if c.flights < c.room || c.apart {
 		var began time.Time
-		if c.flights == 0 { // nothing in the way, so this is how long the way is
+		clear := c.flights == 0
+		if c.looks++; clear || c.looks%lookEvery == 0 {
 			began = time.Now()
 		}
 		c.flights++
 		c.mu.Unlock()
-		defer c.land(began)
-		return c.batch.Run(ctx, c.client, keys, args)
+		defer func() { c.land(began, clear) }()
+		reply, err := c.batch.Run(ctx, c.client, keys, args)
+		if err != nil { // it may not have gone all the way
+			began = time.Time{}
+		}
+		return reply, err
 	}
 	e := errands.Get().(*errand)
 	e.ctx = ctx
@@ -176,9 +186,10 @@ func (c *combiner) wait(e *errand) bool {
 	return false
 }
 
-// land is called when a command has come back that found the way empty at began,
-// or, if that is zero, did not: its place is for those who wait.
-func (c *combiner) land(began time.Time) {
+// land is called when a command has come back that was sent at began, which is zero
+// if nobody looked at the clock; clear says that it found the way empty. Its place is
+// for those who wait.
+func (c *combiner) land(began time.Time, clear bool) {
 	var trip time.Duration
 	if !began.IsZero() {
 		trip = time.Since(began)
@@ -186,10 +197,15 @@ func (c *combiner) land(began time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if trip > 0 {
-		if c.trip == 0 {
+		// What came back sooner than the way was thought to be long says how long it is
+		// at most, whatever else was on it. What took longer may have waited for a
+		// processor: then there is not more room, but less time to lose.
+		switch {
+		case c.trip == 0 || trip < c.trip:
 			c.trip = trip
+		case clear:
+			c.trip += (min(trip, 4*c.trip) - c.trip) / 8
 		}
-		c.trip += (min(trip, 4*c.trip) - c.trip) / 8
 		c.room = min(c.minRoom+int(c.trip/c.headway), c.maxRoom)
 	}
 	c.landings++
@@ -256,7 +272,7 @@ func (c *combiner) fly(leads []*errand) {
 		for _, e := range others {
 			e.ready <- struct{}{}
 		}
-		c.land(time.Time{})
+		c.land(time.Time{}, false)
 	}()
 	if len(leads) == 1 {
 		first.reply, first.err = c.batch.Run(ctx, c.client, first.call.Keys, first.call.Args)

@@ -350,6 +350,49 @@ func TestCombine_aLongWayHasRoomForMany(t *testing.T) {
 	w.nothing()
 }
 
+// While processors are busy every command takes long. One that does not tells how
+// long the way is, also if it was not alone.
+func TestCombine_aWayThatOnlySeemedLongHasRoomForFew(t *testing.T) {
+	w := newTower(t, redistest.Run(t).Client(t))
+	w.env.Bound(w.batch, time.Hour, core.MaxRoom)
+	for range 30 {
+		c := w.ask(t.Context(), "room", "x")
+		f := w.next()
+		time.Sleep(3 * time.Millisecond)
+		f.land <- nil
+		require.NoError(t, (<-c).err)
+	}
+	w.ask(t.Context(), "room", "x")
+	w.next() // in the way from here on
+	waits := func() bool { return w.env.Waiting(w.batch) > 0 }
+	for asked := 0; !waits(); asked++ {
+		require.Less(t, asked, 1000, "there is room for one more for ever")
+		w.ask(t.Context(), "room", "x")
+		require.Eventually(t, func() bool { return waits() || len(w.gate.flights) > 0 }, patience, 10*time.Microsecond)
+		if len(w.gate.flights) > 0 {
+			w.next().land <- nil
+		}
+	}
+}
+
+func TestCombine_aCommandThatFailsSaysNothingOfTheWay(t *testing.T) {
+	w := newTower(t, redistest.Run(t).Client(t))
+	w.env.Bound(w.batch, time.Hour, core.MaxRoom)
+	for range 30 {
+		c := w.ask(t.Context(), "room", "x")
+		f := w.next()
+		time.Sleep(3 * time.Millisecond)
+		f.land <- nil
+		require.NoError(t, (<-c).err)
+	}
+	for range 30 {
+		c := w.ask(t.Context(), "room", "x")
+		w.next().land <- context.DeadlineExceeded
+		require.Error(t, (<-c).err)
+	}
+	w.fill(core.MaxRoom)
+}
+
 func TestRun_aContextOfItsOwnOrAClusterGoesAlone(t *testing.T) {
 	for name, wrap := range map[string]func(rueidis.Client) rueidis.Client{
 		"context of its own": func(c rueidis.Client) rueidis.Client { return c },

@@ -80,13 +80,14 @@ type Hold struct {
 	granted time.Duration
 
 	// The keeper's mutex guards what follows.
-	sibling *Hold   // the next one of the tenure
-	members *Member // a list
-	holds   int
+	sibling *Hold           // the next one of the tenure
+	members *Member         // a list
+	witness context.Context // the context of one of their callers: as a rule the only one that is asked
 	endedAt time.Duration
 	loss    *Loss
 	stallAt time.Duration
 	turn    chan struct{} // holds a token while the count is being set
+	holds   int32
 	state   State
 	ended   bool // every caller's context has ended, since endedAt
 	endTold bool // that it is held on after its context ended was reported
@@ -116,6 +117,7 @@ func (h *Hold) Join(caller context.Context, m *Member, cancel context.CancelCaus
 	k.mu.Lock()
 	m.hold, m.caller, m.cancel = h, caller, cancel
 	m.next, h.members = h.members, m
+	h.witness = caller
 	h.ended = false
 	loss := h.loss
 	k.mu.Unlock()
@@ -141,7 +143,7 @@ func (h *Hold) Holds() int {
 	h.keeper.mu.Lock()
 	defer h.keeper.mu.Unlock()
 	if h.state == Held || h.state == Unsure {
-		return h.holds
+		return int(h.holds)
 	}
 	return 0
 }
@@ -180,14 +182,20 @@ func (h *Hold) unlink(m *Member) {
 	for at := &h.members; *at != nil; at = &(*at).next {
 		if *at == m {
 			*at, m.next = m.next, nil
-			return
+			break
 		}
+	}
+	if h.witness = nil; h.members != nil {
+		h.witness = h.members.caller
 	}
 }
 
 // callersEnded reports whether the contexts of all callers have ended. The
 // keeper's mutex is held; Err of a context is only a read.
 func (h *Hold) callersEnded() bool {
+	if h.witness != nil && h.witness.Err() == nil {
+		return false
+	}
 	for m := h.members; m != nil; m = m.next {
 		if m.caller.Err() == nil {
 			return false

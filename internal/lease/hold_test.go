@@ -90,6 +90,51 @@ func TestANestedLeaseWithALiveCallerKeepsTheLock(t *testing.T) {
 	})
 }
 
+// Whichever of two callers it is that is left, and whichever came first.
+func TestAHoldLastsAsLongAsAnyOfItsCallers(t *testing.T) {
+	for name, endsFirst := range map[string]int{"the outer one ends": 0, "the inner one ends": 1} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				p := w.proc()
+				outer, cancelOuter := context.WithCancel(context.Background())
+				inner, cancelInner := context.WithCancel(context.Background())
+				l, err := p.acquire(outer, w.request("a", terms(3*time.Second, grace(2*time.Second))), false)
+				require.NoError(t, err)
+				_, err = l.Enter(context.Background(), 0)
+				require.NoError(t, err)
+				m := p.join(inner, l.Hold)
+				cancels := []context.CancelFunc{cancelOuter, cancelInner}
+				time.Sleep(2 * time.Second)
+				cancels[endsFirst]()
+				time.Sleep(20 * time.Second)
+				require.Equal(t, Held, l.state())
+				cancels[1-endsFirst]()
+				time.Sleep(4 * time.Second)
+				require.Equal(t, fault.Abandoned, l.reason())
+				require.Equal(t, fault.Abandoned, m.reason())
+			})
+		})
+	}
+}
+
+// Of two callers the one leaves whose context has not ended.
+func TestTheContextOfALeaseThatWasUnlockedKeepsNothing(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		p := w.proc()
+		ctx, cancel := context.WithCancel(context.Background())
+		l, err := p.acquire(ctx, w.request("a", terms(3*time.Second, grace(2*time.Second))), false)
+		require.NoError(t, err)
+		m, _, err := p.enter(l)
+		require.NoError(t, err)
+		cancel()
+		time.Sleep(10 * time.Second)
+		require.Equal(t, Held, l.state())
+		require.NoError(t, m.unlock())
+		time.Sleep(4 * time.Second)
+		require.Equal(t, fault.Abandoned, l.reason())
+	})
+}
+
 func TestReentryDuringTheGraceKeepsTheLock(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		const lease = 900 * ms

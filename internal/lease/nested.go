@@ -81,7 +81,7 @@ func (h *Hold) enter(values context.Context, n *entry) {
 		k.mu.Unlock()
 		return
 	}
-	target := h.holds + 1
+	target := int(h.holds) + 1
 	k.mu.Unlock()
 	verdict, err := h.setCount(values, target, func() bool { return n.left })
 
@@ -96,15 +96,15 @@ func (h *Hold) enter(values context.Context, n *entry) {
 		}
 	case err != nil:
 		n.err = errors.Join(fault.ErrUnavailable, unwrap(err))
-		repair = h.holds
+		repair = int(h.holds)
 	case verdict != Mine:
 		lost = append(lost, k.lose(h, lossOf(verdict), nil))
 		n.err = h.loss.Cause
 	case n.left:
-		repair = h.holds
+		repair = int(h.holds)
 	default:
 		h.holds++
-		n.holds = h.holds
+		n.holds = int(h.holds)
 	}
 	if lost == nil { // under the mutex: a caller that leaves later is told of its hold
 		close(n.done)
@@ -140,7 +140,7 @@ func (h *Hold) uncount(values context.Context) error {
 		turn <- struct{}{}
 		defer func() { <-turn }()
 		k.mu.Lock()
-		target := h.holds
+		target := int(h.holds)
 		if !h.live() {
 			err := h.outcome()
 			k.mu.Unlock()

@@ -173,5 +173,5 @@ func (h *Hold) enterShared(ctx context.Context) (holds int, err error) {
 		return 0, ErrStranger
 	}
 	h.holds++
-	return h.holds, nil
+	return int(h.holds), nil
 }

@@ -43,7 +43,7 @@ func (h *Hold) Unlock(values context.Context, m *Member) (left int, err error) {
 	}
 	h.unlink(m)
 	h.holds--
-	if left = h.holds; left > 0 {
+	if left = int(h.holds); left > 0 {
 		k.mu.Unlock()
 		if h.request.Shared {
 			return left, nil

@@ -123,8 +123,10 @@ func (k *Keeper) schedule(t *Tenure, now time.Duration) {
 	if h := t.hold; h.stallAt > 0 { // of many that share it one says so
 		wake = min(wake, h.stallAt)
 	}
-	if at := t.queue.stallAt(k); at > 0 {
-		wake = min(wake, at)
+	if t.passes > 0 { // or the head of the queue sees to that itself
+		if at := t.queue.stallAt(k); at > 0 {
+			wake = min(wake, at)
+		}
 	}
 	k.heap.set(t, wake)
 	k.arm(wake, now)
@@ -229,8 +231,10 @@ func (k *Keeper) watch() {
 			}
 			k.becomeDue(t, now)
 		}
-		if s := t.queue.stalled(k, now); s != nil {
-			stalls = append(stalls, stalled{t.queue.first.request, *s})
+		if t.passes > 0 { // nobody has woken the one who came to be the head
+			if s := t.queue.stalled(k, now); s != nil {
+				stalls = append(stalls, stalled{t.queue.first.request, *s})
+			}
 		}
 		if h := t.hold; h.stallAt > 0 && now >= h.stallAt {
 			stalls = append(stalls, stalled{h.request, Stall{Waiting: t.queue.length, For: now - h.granted, Ended: h.callersEnded(), Owner: h.Owner()}})

@@ -502,12 +502,28 @@ var mutants = []mutant{
 		"laneID{r.Store.Renewer(), terms.Lease}", "laneID{r.Store.Renewer(), 30 * time.Second}", inLease, "",
 	},
 	{
+		"a hold is kept for the context of a lease that was unlocked", "internal/lease/hold.go",
+		"	if h.witness = nil; h.members != nil {", "	if h.witness == nil && h.members != nil {", inLease, "",
+	},
+	{
+		"batches of one round trip have one another's outcomes", "internal/core/run.go",
+		"r.conclude(ctx, result, locks[from:to], out[from:to])", "r.conclude(ctx, result, locks[from:to], out[:to-from])", inCore, "TestRenew",
+	},
+	{
 		"a batch that is refused is not split", "internal/core/run.go",
 		"len(locks) == 1 || !refused(err)", "true", inCore, "",
 	},
 	{
 		"a run that fails fails the whole batch", "scripts/batch.go",
 		"  local ok, reply = pcall(run, k, a)\n", "  local ok, reply = true, run(k, a)\n", inScripts, "TestAcquire",
+	},
+	{
+		"a way that once seemed long has room for many for ever", "internal/core/combine.go",
+		"clear || c.looks%lookEvery == 0 {", "clear {", inCore, "TestCombine",
+	},
+	{
+		"a command that failed says how long the way is", "internal/core/combine.go",
+		"			began = time.Time{}\n", "", inCore, "TestCombine",
 	},
 	{
 		"callers who share a script get the first one's reply", "internal/core/combine.go",
