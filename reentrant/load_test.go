@@ -128,6 +128,7 @@ func TestLoad_subscriptionsDoNotPileUp(t *testing.T) {
 }
 
 func TestLoad_aSlowObserverCostsNoLock(t *testing.T) {
+	t.Parallel()
 	over := make(chan struct{})
 	hf := session(t, redisAddr, holdfast.SessionOptions{Observer: holdfast.Observer{
 		Renewed: func(holdfast.Renewed) { <-over },
