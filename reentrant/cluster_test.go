@@ -15,6 +15,7 @@ import (
 )
 
 func TestCluster_noCallCrossesSlots(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
 	rng := rand.New(rand.NewPCG(7, 7))
 	for _, prefix := range []string{"", "app:"} {
@@ -86,6 +87,7 @@ func TestCluster_X16_waitersAreWokenByEachFamily(t *testing.T) {
 // A proxy in front of a cluster, or a client that was told it is a single server,
 // is refused a batch over many slots and must renew all the same.
 func TestCluster_renewalsThroughASingleClientAreSplit(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
 	client := srv.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
 	hf := sessionOn(t, client)

@@ -63,6 +63,7 @@ func TestScenario_L04_aTryWithoutAServerIsAnError(t *testing.T) {
 }
 
 func TestScenario_L06_aTimedWaitForADeadHolderEndsOnTime(t *testing.T) {
+	t.Parallel()
 	server.Do(t, "HSET", key(t), "6f1c2a40-0000-4000-8000-000000000000:1", "1")
 	server.Do(t, "PEXPIRE", key(t), "30000")
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Wait: time.Second})

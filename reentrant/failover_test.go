@@ -151,6 +151,7 @@ func TestFailover_FO01_FO02_sentinelTokensNeverFall(t *testing.T) {
 }
 
 func TestFailover_aFreshLockThatNoReplicaHadIsTold(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	replica := srv.Replica(t)
 	replica.Promote(t) // from here on it hears of nothing
@@ -170,6 +171,7 @@ func TestFailover_aFreshLockThatNoReplicaHadIsTold(t *testing.T) {
 }
 
 func TestFailover_aDemotedPrimaryIsAnOutage(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 2500 * time.Millisecond})
 	ctx, lease := lock(t, l)
@@ -190,6 +192,7 @@ func TestFailover_aDemotedPrimaryIsAnOutage(t *testing.T) {
 }
 
 func TestFailover_fullMemoryRefusesOnlyNewLocks(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)
@@ -212,6 +215,7 @@ func TestFailover_fullMemoryRefusesOnlyNewLocks(t *testing.T) {
 }
 
 func TestFailover_aBusyServerIsRiddenOut(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	srv.Do(t, "CONFIG", "SET", "busy-reply-threshold", "100")
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 3 * time.Second})
@@ -236,6 +240,7 @@ func TestFailover_aBusyServerIsRiddenOut(t *testing.T) {
 }
 
 func TestFailover_jumpsOfTheServersClock(t *testing.T) {
+	t.Parallel()
 	clock, err := redistest.NewClock(t)
 	if err != nil {
 		t.Log("no C compiler, so no clock to turn: ", err)

@@ -131,6 +131,7 @@ func TestFault_aLateCopyOfAnAcquireIsSweptAway(t *testing.T) {
 }
 
 func TestFault_aGrantThatComesAfterItsLeaseIsNotReturned(t *testing.T) {
+	t.Parallel()
 	b := breakable(t)
 	l := newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 1200 * time.Millisecond})
 	hold := b.proxy.HoldReply(sha(t, b.Server, scripts.ReentrantAcquire))
@@ -176,6 +177,7 @@ func TestFault_aLateUnlockSparesTheNextLockOfTheSameProcess(t *testing.T) {
 }
 
 func TestFault_anUnlockThatFailsStopsTheWatchdog(t *testing.T) {
+	t.Parallel()
 	b := breakable(t)
 	l := newLock(t, session(t, b.proxy.Addr(), holdfast.SessionOptions{Timeout: 200 * time.Millisecond}), key(t),
 		holdfast.Options{Lease: 2 * time.Second})
@@ -187,6 +189,7 @@ func TestFault_anUnlockThatFailsStopsTheWatchdog(t *testing.T) {
 }
 
 func TestFault_theHolderIsToldInASilentSplit(t *testing.T) {
+	t.Parallel()
 	b := breakable(t)
 	ctx, lease := lock(t, newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 2 * time.Second}))
 	other := newLock(t, session(t, b.Addr()), key(t))
@@ -199,6 +202,7 @@ func TestFault_theHolderIsToldInASilentSplit(t *testing.T) {
 }
 
 func TestFault_aHiccupCostsNoLock(t *testing.T) {
+	t.Parallel()
 	b := breakable(t)
 	ctx, lease := lock(t, newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 2400 * time.Millisecond}))
 	for range 3 {
@@ -255,6 +259,7 @@ func TestFault_aReleaseInAReconnectIsNotMissed(t *testing.T) {
 }
 
 func TestFault_aCrashedHoldersLeaseEndsAndWakesNobodyLate(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	name := key(t)
 	srv.Do(t, "HSET", name, "a crashed holder", "1")
@@ -266,6 +271,7 @@ func TestFault_aCrashedHoldersLeaseEndsAndWakesNobodyLate(t *testing.T) {
 }
 
 func TestFault_strayMessagesCostOneTryEach(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	_, theirs := lock(t, newLock(t, session(t, srv.Addr()), key(t)))
 	l := newLock(t, session(t, srv.Addr()), key(t))
@@ -350,6 +356,7 @@ func TestFault_outagesAreNeverTaken(t *testing.T) {
 }
 
 func TestFault_scriptFlushCostsOneRoundTrip(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	for range 3 {
@@ -405,6 +412,7 @@ func TestFault_worksOverRESP2(t *testing.T) {
 }
 
 func TestFault_anAclUserNeedsNoMoreThanTheDocumentedLine(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	srv.Do(t, "ACL", "SETUSER", "lock", "on", ">secret", "resetkeys", "resetchannels", "-@all",
 		"~"+key(t)+"*", "~redisson_lock_token:*", "~redisson_unlock_latch:*", "&redisson_lock__channel:*",

@@ -93,7 +93,8 @@ func TestLoad_renewalsKeepUpOverASlowNetwork(t *testing.T) {
 		wg.Go(func() { _ = lease.Unlock(context.Background()) })
 	}
 	wg.Wait()
-	require.Empty(t, b.Keys(t, "*"))
+	// What a starved machine has lost at last is there to the end of its lease.
+	redistest.Eventually(t, 20*time.Second, "no key is left", func() bool { return len(b.Keys(t, "*")) == 0 })
 }
 
 func TestLoad_ownersOfOneLabelAreStrangers(t *testing.T) {
@@ -128,6 +129,7 @@ func TestLoad_subscriptionsDoNotPileUp(t *testing.T) {
 }
 
 func TestLoad_aSlowObserverCostsNoLock(t *testing.T) {
+	t.Parallel()
 	over := make(chan struct{})
 	hf := session(t, redisAddr, holdfast.SessionOptions{Observer: holdfast.Observer{
 		Renewed: func(holdfast.Renewed) { <-over },

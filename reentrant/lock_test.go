@@ -279,6 +279,7 @@ func TestUnlock_byAnOldHolderChangesNothingOfTheNew(t *testing.T) {
 }
 
 func TestLease_keepsItsLengthWhateverTheCallersDeadline(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 20 * time.Second})
 	ctx, lease, err := l.Lock(within(t, time.Second))
 	require.NoError(t, err)
@@ -289,6 +290,7 @@ func TestLease_keepsItsLengthWhateverTheCallersDeadline(t *testing.T) {
 }
 
 func TestLease_waitAndLeaseAreTwoThings(t *testing.T) {
+	t.Parallel()
 	_, holder := lock(t, newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: time.Second, Fixed: true}))
 	defer holder.Unlock(context.Background())
 	ctx, lease, err := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 900 * time.Millisecond}).Lock(within(t, 20*time.Second))
@@ -298,6 +300,7 @@ func TestLease_waitAndLeaseAreTwoThings(t *testing.T) {
 }
 
 func TestLease_isRenewedByTheWatchdog(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)
 	select {
@@ -310,6 +313,7 @@ func TestLease_isRenewedByTheWatchdog(t *testing.T) {
 }
 
 func TestExtend_givesAFixedLeaseMoreTime(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 5 * time.Second, Fixed: true})
 	ctx, lease := lock(t, l)
 	require.NoError(t, lease.Extend(ctx, time.Minute))
@@ -395,6 +399,7 @@ func TestLost_isFoundByANestedLock(t *testing.T) {
 }
 
 func TestMaxHold_endsAForgottenHold(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond, MaxHold: 2 * time.Second})
 	began := time.Now()
 	ctx, _ := lock(t, l)
@@ -407,6 +412,7 @@ func TestMaxHold_endsAForgottenHold(t *testing.T) {
 }
 
 func TestGrace_keepsALockForCodeThatHasNotSeenTheEnd(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond, Grace: 3 * time.Second})
 	ctx, cancel := context.WithCancel(context.Background())
 	_, lease, err := l.Lock(ctx)
@@ -421,6 +427,7 @@ func TestGrace_keepsALockForCodeThatHasNotSeenTheEnd(t *testing.T) {
 }
 
 func TestMinHold_keepsTheLockAfterUnlock(t *testing.T) {
+	t.Parallel()
 	options := holdfast.Options{MinHold: 1500 * time.Millisecond, Wait: -1, Lease: 800 * time.Millisecond}
 	began := time.Now()
 	l := newLock(t, session(t, redisAddr), key(t), options)
@@ -466,6 +473,7 @@ func TestTryLock_doesNotAskWhenThisProcessHoldsOrQueues(t *testing.T) {
 }
 
 func TestWait_boundsTheWaitAlone(t *testing.T) {
+	t.Parallel()
 	_, theirs := lock(t, newLock(t, session(t, redisAddr), key(t)))
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Wait: time.Second})
 	began := time.Now()
@@ -557,6 +565,7 @@ func TestDo_releasesOnPanicAndGoexit(t *testing.T) {
 }
 
 func TestFencing_tokensRiseAndStayThroughAHold(t *testing.T) {
+	t.Parallel()
 	hf := session(t, redisAddr)
 	l := newLock(t, hf, key(t), holdfast.Options{Fencing: true, Lease: 1500 * time.Millisecond})
 	counter := "redisson_lock_token:{" + key(t) + "}"
@@ -670,6 +679,7 @@ func TestForceUnlock_wakesWaitersAndTellsTheHolder(t *testing.T) {
 }
 
 func TestClose_letsHoldersGoOnAndWaitersGoHome(t *testing.T) {
+	t.Parallel()
 	hf := session(t, redisAddr)
 	l := newLock(t, hf, key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)

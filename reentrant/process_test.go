@@ -63,6 +63,7 @@ func frozenHolder() {
 }
 
 func TestProcess_aHolderThatWasStoppedPastItsLeaseKnowsIt(t *testing.T) {
+	t.Parallel()
 	child := redistest.Child(t, "frozen", "ADDR="+redisAddr, "NAME="+key(t))
 	token, err := strconv.ParseUint(child.Line("token ", 20*time.Second), 10, 64)
 	require.NoError(t, err)
@@ -94,6 +95,7 @@ func killedHolder() {
 }
 
 func TestProcess_L12_aKilledHoldersLockIsFreeAtTheEndOfItsLease(t *testing.T) {
+	t.Parallel()
 	child := redistest.Child(t, "killed", "ADDR="+redisAddr, "NAME="+key(t))
 	child.Line("held", 20*time.Second)
 	l := newLock(t, session(t, redisAddr), key(t))

@@ -253,6 +253,7 @@ func TestScenario_L02_aShortWaitIsEnoughForAShortHold(t *testing.T) {
 
 // Listeners on keyspace events, Redisson's among them, see what they look for.
 func TestScenario_L26_theServersEventsTellOfUnlockAndExpiry(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	srv.Do(t, "CONFIG", "SET", "notify-keyspace-events", "Egx")
 	heard := messages(t, srv.Addr(), "__keyevent@0__:del", "__keyevent@0__:expired")
@@ -264,6 +265,7 @@ func TestScenario_L26_theServersEventsTellOfUnlockAndExpiry(t *testing.T) {
 }
 
 func TestScenario_WD03_aRestartThatLosesTheDataIsToldAndLaterLocksAreRenewed(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, lease := lock(t, l)
@@ -285,6 +287,7 @@ func TestScenario_WD03_aRestartThatLosesTheDataIsToldAndLaterLocksAreRenewed(t *
 }
 
 func TestScenario_WD04_aUsedUpNestedHoldDoesNotDisturbTheNextHolder(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	ctx, root := lock(t, l)
 	_, nested, err := l.Lock(ctx)
@@ -301,6 +304,7 @@ func TestScenario_WD04_aUsedUpNestedHoldDoesNotDisturbTheNextHolder(t *testing.T
 // Nothing is sent when a key is deleted by hand, and waiters do not poll: they
 // look when the lease that they know of would have ended.
 func TestScenario_aKeyDeletedByHandIsNoticedAtTheEndOfTheKnownLease(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t))
 	require.NoError(t, l.Do(context.Background(), func(context.Context) error { return nil })) // the scripts are known now
@@ -357,6 +361,7 @@ func TestScenario_aWaiterThatWentSilentHoldsUpNobody(t *testing.T) {
 }
 
 func TestScenario_anEvictedLockIsTold(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t, redistest.Options{Args: []string{"--maxmemory-policy", "allkeys-random"}})
 	ctx, lease := lock(t, newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 3 * time.Second})) // renewals are 1 s apart
 	srv.Do(t, "CONFIG", "SET", "maxmemory", "1")

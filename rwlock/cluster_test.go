@@ -16,6 +16,7 @@ import (
 )
 
 func TestCluster_noCallCrossesSlots(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
 	rng := rand.New(rand.NewPCG(7, 7))
 	for _, prefix := range []string{"", "app:"} {

@@ -144,6 +144,7 @@ func TestFault_aLateCopyOfAnAcquireIsSweptAway(t *testing.T) {
 }
 
 func TestFault_aReaderIsToldInASilentSplitBeforeAWriterGetsIn(t *testing.T) {
+	t.Parallel()
 	b := breakable(t)
 	l := newLock(t, session(t, b.proxy.Addr()), key(t), holdfast.Options{Lease: 2 * time.Second})
 	ctx, r := lock(t, l.Reader())
@@ -204,6 +205,7 @@ func TestLoad_nothingIsRenewedAfterUnlock(t *testing.T) {
 
 // The rights that docs/client.md lists are enough.
 func TestFault_anAclUserNeedsNoMoreThanTheDocumentedLine(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	srv.Do(t, "ACL", "SETUSER", "lock", "on", ">secret", "resetkeys", "resetchannels", "-@all",
 		"~"+key(t)+"*", "~{"+key(t)+"*", "~holdfast_rwlock_*", "~redisson_lock_token:*", "&redisson_rwlock:*",

@@ -90,13 +90,13 @@ func within(t testing.TB, d time.Duration) context.Context {
 // waiting waits until n calls of hf wait.
 func waiting(t testing.TB, hf *holdfast.Session, n int) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, "callers wait", func() bool { return hf.Stats().Waiting == n })
+	redistest.Eventually(t, 30*time.Second, "callers wait", func() bool { return hf.Stats().Waiting == n })
 }
 
 // subscribed waits until the server has n subscriptions.
 func subscribed(t testing.TB, s *redistest.Server, n int) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, "channels subscribed", func() bool { return len(s.Channels(t)) == n })
+	redistest.Eventually(t, 30*time.Second, "channels subscribed", func() bool { return len(s.Channels(t)) == n })
 }
 
 // listening waits until the test's channel has n subscribers: a caller subscribes
@@ -104,7 +104,7 @@ func subscribed(t testing.TB, s *redistest.Server, n int) {
 func listening(t testing.TB, s *redistest.Server, n int) {
 	t.Helper()
 	channel := "redisson_rwlock:{" + key(t) + "}"
-	redistest.Eventually(t, 10*time.Second, "callers listen", func() bool {
+	redistest.Eventually(t, 30*time.Second, "callers listen", func() bool {
 		return strings.HasSuffix(s.Do(t, "PUBSUB", "NUMSUB", channel), strconv.Itoa(n)) ||
 			strings.HasSuffix(s.Do(t, "PUBSUB", "SHARDNUMSUB", channel), strconv.Itoa(n))
 	})

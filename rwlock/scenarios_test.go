@@ -232,6 +232,7 @@ func pttl(t testing.TB, name string) time.Duration {
 
 // A short lease neither ends nor stretches a long one.
 func TestScenario_RW01_aShortReaderBesideALongOne(t *testing.T) {
+	t.Parallel()
 	long := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1200 * time.Millisecond, Fixed: true})
 	short := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 300 * time.Millisecond, Fixed: true})
 	began := time.Now()
@@ -314,6 +315,7 @@ func TestScenario_RW11_twentyReadersEnterTogether(t *testing.T) {
 
 // Every reader's lease is renewed, in every process, and nobody writes meanwhile.
 func TestScenario_RW03_twentyReadersAreRenewed(t *testing.T) {
+	t.Parallel()
 	var all []*holdfast.Lease
 	for range 3 {
 		l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
@@ -336,6 +338,7 @@ func TestScenario_RW03_twentyReadersAreRenewed(t *testing.T) {
 // One owner writes and reads, then reads on: the lock is kept alive throughout, also
 // after a read beside a write was unlocked.
 func TestScenario_RW16_X06_writingAndReadingAreRenewedThroughout(t *testing.T) {
+	t.Parallel()
 	const lease = 1500 * time.Millisecond
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: lease})
 	ctx, w := lock(t, l.Writer())
@@ -407,6 +410,7 @@ func TestScenario_RW13_aWriterThatKeepsItsRead(t *testing.T) {
 
 // A hold that is nested in a fixed lease does not lengthen it.
 func TestScenario_RW09_aNestedReadEndsWithItsRoot(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond, Fixed: true})
 	ctx, r := lock(t, l.Reader())
 	began := time.Now()
@@ -421,6 +425,7 @@ func TestScenario_RW09_aNestedReadEndsWithItsRoot(t *testing.T) {
 
 // Nested holds of a writer do not add their leases up.
 func TestScenario_RW05_aNestedWriteAddsNoTime(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond, Fixed: true})
 	ctx, _ := lock(t, l.Writer())
 	_, _, err := l.Writer().TryLock(ctx)
@@ -524,6 +529,7 @@ func TestScenario_RW24_countsWithARandomSideEachTime(t *testing.T) {
 // A process that dies leaves its hold, and the renewal of another process' readers does
 // not keep it alive.
 func TestScenario_RW25_renewalKeepsNoOtherProcessAlive(t *testing.T) {
+	t.Parallel()
 	l := newLock(t, session(t, redisAddr), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	_, r := lock(t, l.Reader())
 	dead := threadOf(t, 9)
@@ -564,6 +570,7 @@ func TestScenario_RW19_aClosedSessionLeavesTheLockFree(t *testing.T) {
 
 // Redis restarts without its data: the unlock says so, and later holds are renewed.
 func TestScenario_WD01_WD02_aRestartThatLosesTheDataIsTold(t *testing.T) {
+	t.Parallel()
 	srv := redistest.Run(t)
 	l := newLock(t, session(t, srv.Addr()), key(t), holdfast.Options{Lease: 1500 * time.Millisecond})
 	for _, side := range []holdfast.Locker{l.Reader(), l.Writer()} {

@@ -21,7 +21,7 @@ func turnOf(t testing.TB) string    { return "holdfast_rwlock_turn:{" + key(t) +
 // announced waits until a writer has said that it waits.
 func announced(t testing.TB) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, "a writer's word", func() bool { return server.Do(t, "ZCARD", writersOf(t)) == "1" })
+	redistest.Eventually(t, 30*time.Second, "a writer's word", func() bool { return server.Do(t, "ZCARD", writersOf(t)) == "1" })
 }
 
 func TestPreference_newReadersStandBackAndNestedOnesDoNot(t *testing.T) {
