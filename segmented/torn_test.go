@@ -38,6 +38,17 @@ func (s *torn) of(bucket int) string {
 	return fmt.Sprintf("%s 4 holdfast_stock_units:{shoe:%d}", s.view, bucket)
 }
 
+// between has the next look stop when bucket 0 was read and bucket 1 was not, until goOn is
+// called.
+func (s *torn) between() (there, goOn func()) {
+	read, next := s.proxy.HoldReply(s.of(0)), s.proxy.HoldRequest(s.of(1))
+	return func() {
+		<-read.Held()
+		<-next.Held()
+		read.Release()
+	}, next.Release
+}
+
 // sell sells the unit of a bucket.
 func (s *torn) sell(t *testing.T, bucket int) (order string) {
 	t.Helper()
@@ -57,7 +68,7 @@ func (s *torn) refund(t *testing.T, order string) {
 func TestSoldOut_isNotToldWhereOneLookAfterTheOtherMissesAUnit(t *testing.T) {
 	s := newTorn(t)
 	here := s.sell(t, 0)
-	first := s.proxy.HoldRequest(s.of(1))
+	first, goOn := s.between()
 	done := make(chan error, 1)
 	go func() {
 		_, err := s.slow.Reserve(context.Background(), segmented.Order{ID: idsOf(0, 2, 1)[0], Qty: 1})
@@ -67,17 +78,18 @@ func TestSoldOut_isNotToldWhereOneLookAfterTheOtherMissesAUnit(t *testing.T) {
 		s.refund(t, here)
 		return s.sell(t, 1)
 	}
-	<-first.Held()
+	first()
 	there := swap()
-	again, second := s.proxy.HoldRequest(s.of(0)), s.proxy.HoldRequest(s.of(1))
-	first.Release()
+	again := s.proxy.HoldRequest(s.of(0))
+	second, end := s.between()
+	goOn()
 	<-again.Held() // the second look, and the other way round
 	s.refund(t, there)
 	here = s.sell(t, 0)
 	again.Release()
-	<-second.Held()
+	second()
 	swap()
-	second.Release()
+	end()
 	require.NoError(t, <-done)
 	requireUnits(t, s.quick, 0, 1, 1)
 }
@@ -95,11 +107,11 @@ func TestView_missesNoTransferBetweenTwoReads(t *testing.T) {
 		views <- v
 	}()
 	<-quiet.Held() // nothing is on its way
-	torn := s.proxy.HoldRequest(s.of(1))
+	torn, goOn := s.between()
 	quiet.Release()
-	<-torn.Held()
+	torn()
 	require.NoError(t, s.quick.Resize(t.Context(), 1))
-	torn.Release()
+	goOn()
 	require.Equal(t, segmented.Units{Free: 2, Added: 2}, (<-views).Units)
 }
 
@@ -121,19 +133,14 @@ func TestView_missesNoTransferThatArrivesBetweenTwoReads(t *testing.T) {
 		views <- v
 	}()
 	<-seen.Held()
-	torn := s.proxy.HoldRequest(s.of(1))
+	torn, goOn := s.between()
 	seen.Release()
-	select {
-	case <-torn.Held(): // the bucket to which it goes was read
-		_, err := s.quick.Sweep(t.Context())
-		require.NoError(t, err)
-		torn.Release()
-		v := <-views
-		require.Zero(t, v.Unaccounted(), "%+v", v.Units)
-	case v := <-views: // one look was enough
-		torn.Release()
-		require.Zero(t, v.Unaccounted(), "%+v", v.Units)
-	}
+	torn()
+	_, err := s.quick.Sweep(t.Context())
+	require.NoError(t, err)
+	goOn()
+	v := <-views
+	require.Zero(t, v.Unaccounted(), "%+v", v.Units)
 	take.Release()
 	require.NoError(t, <-resized)
 	requireUnits(t, s.quick, 2, 0, 0)
