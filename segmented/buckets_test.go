@@ -574,3 +574,40 @@ func TestResize_isHeededByTheSweepersOfOtherProcesses(t *testing.T) {
 	require.ErrorIs(t, s.Resize(t.Context(), 0), holdfast.ErrOption)
 	require.ErrorIs(t, s.Resize(t.Context(), 9), holdfast.ErrOption)
 }
+
+// All orders of a buyer are in one bucket, or the limit would be one for each.
+func TestLimit_countsOrdersOfOneBuyerTogetherHoweverManyBucketsThereAre(t *testing.T) {
+	s := newStock(t, 64, segmented.StockOptions{Buckets: 16, Limit: 2})
+	sessions := []*segmented.Stock{s, another(t, s)}
+	var wg sync.WaitGroup
+	var got atomic.Int64
+	for i := range 100 {
+		buyer := fmt.Sprint("b", i%5)
+		wg.Go(func() {
+			order := segmented.Order{ID: segmented.OrderID(buyer, fmt.Sprint(i)), Buyer: buyer, Qty: 1}
+			_, err := sessions[i/5%2].Reserve(context.Background(), order)
+			switch {
+			case err == nil:
+				got.Add(1)
+				_, err = sessions[i%2].Confirm(context.Background(), order.ID)
+			case errors.Is(err, segmented.ErrLimit):
+				err = nil
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 10, got.Load())
+	// And all others have what is left, to the last unit.
+	for i := range 27 {
+		buyer := fmt.Sprint("other", i)
+		order := segmented.Order{ID: segmented.OrderID(buyer, "1"), Buyer: buyer, Qty: 2}
+		_, err := s.Reserve(t.Context(), order)
+		require.NoError(t, err)
+		_, err = s.Confirm(t.Context(), order.ID)
+		require.NoError(t, err)
+	}
+	requireSoldOut(t, s, 64)
+}

@@ -464,9 +464,10 @@ func TestFailover_thatLosesWritesOfOneNodeIsShownByViewAndReconcile(t *testing.T
 				require.Zero(t, r.Drift)
 				require.EqualValues(t, 1, r.Free)
 			}
-			// Selling goes on, with the units that are there.
-			for i := range r.Free {
-				sell(t, s, fmt.Sprint("after", i), 1)
+			// Selling goes on, with the units that are there: also on the same way, of whose
+			// last use the sender knows nothing.
+			if r.Free > 0 {
+				sell(t, s, ids[2], 1)
 			}
 			_, err = s.Reserve(t.Context(), segmented.Order{ID: "late", Qty: 1})
 			require.ErrorIs(t, err, segmented.ErrSoldOut)
