@@ -33,7 +33,7 @@ var finish = explore.StockCommand{Op: explore.Finish}
 
 var bucketsScenarios = map[string]explore.BucketsScenario{
 	"two buyers, a transfer and an expiry": {
-		Units: [2]int64{0, 1}, Clients: []program{{buy("a", 0, 1, 1)}, {buy("b", 1, 1, 2)}}, Faults: 2, Ticks: 2, Retention: long, Looks: 2, Tries: 2,
+		Units: [2]int64{0, 1}, Clients: []program{{buy("a", 0, 1, 1)}, {buy("b", 1, 1, 2)}}, Faults: 2, Ticks: 1, Retention: long, Looks: 2, Tries: 2,
 	},
 	"two buyers, an expiry and a resize": {
 		Units: [2]int64{0, 1}, Clients: []program{{in(1, take("x", 1, 1)), buy("a", 0, 1, 2)}, {move(1, 1), buy("b", 1, 1, 1)}}, Ticks: 1, Retention: long, Looks: 2, Tries: 2,

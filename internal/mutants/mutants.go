@@ -215,7 +215,7 @@ var mutants = []mutant{
 	},
 	{
 		"sold out is told to an order that has its units", "segmented/ask.go",
-		"q.answer.there = len(now[n].there) > at[i] && now[n].there[at[i]]", "q.answer.there = false", inSegmented, "SoldOut_isNotTold",
+		"q.answer.there = len(now[n].there) > at[i] && now[n].there[at[i]]", "q.answer.there = n < 0 && at[i] < 0", inSegmented, "SoldOut_isNotTold",
 	},
 
 	// Batches of reservations.
