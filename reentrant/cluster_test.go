@@ -91,13 +91,13 @@ func TestCluster_renewalsThroughASingleClientAreSplit(t *testing.T) {
 	srv := redistest.Run(t, redistest.Options{Cluster: true})
 	client := srv.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
 	hf := sessionOn(t, client)
-	l := newLock(t, hf, key(t), holdfast.Options{Lease: 1800 * time.Millisecond})
+	l := newLock(t, hf, key(t), holdfast.Options{Lease: 3 * time.Second})
 	var leases []*holdfast.Lease
 	for i := range 50 {
 		_, lease := lock(t, l.For(fmt.Sprint(i)))
 		leases = append(leases, lease)
 	}
-	time.Sleep(3 * time.Second)
+	time.Sleep(3500 * time.Millisecond) // more than a lease
 	for _, lease := range leases {
 		require.True(t, lease.Valid(), lease.Name())
 		require.NoError(t, lease.Unlock(context.Background()))
