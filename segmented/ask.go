@@ -140,16 +140,16 @@ func (a *asker) learn(most int64) {
 	}
 }
 
-// look looks until it has an answer that does for the smallest order of the batch.
+// look looks until it has an answer that does for the orders of the batch.
 // One look sees the buckets at different moments, and units that move between them
 // may be seen nowhere: so what is not there has to be not there twice. Units that
 // are on their way, or in orders whose time is over, are brought home first.
 func (a *asker) look(ctx context.Context, c *config, batch []*question) (found answer, err error) {
 	orders := make([][]string, len(c.buckets))
 	at := make([]int, len(batch)) // place of each order among those of its bucket
-	least := batch[0].order.Qty
+	least, largest := batch[0].order.Qty, int64(0)
 	for i, q := range batch {
-		least = min(least, q.order.Qty)
+		least, largest = min(least, q.order.Qty), max(largest, q.order.Qty)
 		n := c.home(q.order.ID).number
 		at[i] = len(orders[n])
 		orders[n] = append(orders[n], q.order.ID)
@@ -157,7 +157,7 @@ func (a *asker) look(ctx context.Context, c *config, batch []*question) (found a
 	if a.beforeID != c.id {
 		a.before, a.beforeID = nil, c.id
 	}
-	for range looks {
+	for tries := range looks {
 		now, err := a.stock.look(ctx, c, orders)
 		if err != nil {
 			return found, err
@@ -181,15 +181,17 @@ func (a *asker) look(ctx context.Context, c *config, batch []*question) (found a
 		default:
 			before := a.before
 			a.before = now
-			if u.Free+u.Tentative >= least {
-				return found, nil
-			}
+			some, all := u.Free+u.Tentative >= least, u.Free+u.Tentative >= largest
 			if now.still(before) {
 				was, _, _ := before.sum()
-				if most := was.Free + was.Tentative; most < least {
+				if most := was.Free + was.Tentative; some || most < least {
 					found.most = most
 					return found, nil
 				}
+			}
+			// Large orders are worth one look more, for which small ones wait.
+			if all || some && tries > 0 {
+				return found, nil
 			}
 		}
 		if err != nil {

@@ -339,11 +339,11 @@ var mutants = []mutant{
 	},
 	{
 		"sold out while units are on their way", "segmented/ask.go",
-		"case len(sent) > 0:", "case false:", inSegmented, "SoldOut_isNotToldWhileUnits",
+		"case len(sent) > 0:", "case false:", inSegmented, "SoldOut_isNotTold",
 	},
 	{
 		"sold out while orders of other buckets are over", "segmented/ask.go",
-		"case due > 0:", "case false:", inSegmented, "SoldOut_isNotToldWhileUnits",
+		"case due > 0:", "case false:", inSegmented, "SoldOut_isNotTold",
 	},
 	{
 		"units of another stock are taken in", "segmented/stock.go",
