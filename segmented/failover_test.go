@@ -19,6 +19,7 @@ import (
 // A primary of a cluster dies when its replica is in step: patience is all it
 // costs.
 func TestFailover_thatLosesNothingCostsPatienceOnly(t *testing.T) {
+	t.Parallel() // it waits for its cluster most of the time
 	c := redistest.RunCluster(t)
 	s := openStock(t, sessionOn(t, c.Client(t)), "shoe")
 	require.NoError(t, s.Init(t.Context(), 1000))
@@ -105,6 +106,7 @@ func TestFailover_thatLosesWritesIsShownByReconcile(t *testing.T) {
 }
 
 func TestFailover_aMovingSlotCostsNothing(t *testing.T) {
+	t.Parallel() // it waits for its cluster most of the time
 	c := redistest.RunCluster(t, redistest.ClusterOptions{Replicas: 0})
 	s := openStock(t, sessionOn(t, c.Client(t)), "shoe")
 	require.NoError(t, s.Init(t.Context(), 1000))

@@ -325,6 +325,7 @@ func (b *shoppers) until(t *testing.T, call func() error) error {
 // bucket that is half here and half there does nothing, and those who need it wait
 // or are told that its outcome is not known.
 func TestFailover_allIsSoldWhileSlotsOfBucketsMove(t *testing.T) {
+	t.Parallel() // it waits for its cluster most of the time
 	c := redistest.RunCluster(t, redistest.ClusterOptions{})
 	const buckets, units = 6, 3000
 	o := segmented.StockOptions{Buckets: buckets}
@@ -365,6 +366,7 @@ func TestFailover_allIsSoldWhileSlotsOfBucketsMove(t *testing.T) {
 
 // A primary dies while everybody buys, and its replica has all that it answered.
 func TestFailover_ofAPrimaryWhoseReplicaHasAllLosesNoUnit(t *testing.T) {
+	t.Parallel() // it waits for its cluster most of the time
 	c := redistest.RunCluster(t)
 	const buckets, units = 6, 3000
 	o := segmented.StockOptions{Buckets: buckets}
@@ -411,8 +413,10 @@ func deafen(t testing.TB, c *redistest.Cluster, slot uint16) {
 // each bucket is right for itself, Unaccounted says how many units are missing, or
 // are there twice if it is negative, and Drift how many sales were forgotten.
 func TestFailover_thatLosesWritesOfOneNodeIsShownByViewAndReconcile(t *testing.T) {
+	t.Parallel() // it waits for its cluster most of the time
 	for _, loser := range []string{"receiver", "sender"} {
 		t.Run("of the "+loser, func(t *testing.T) {
+			t.Parallel()
 			c := redistest.RunCluster(t)
 			const buckets = 12
 			s := openStock(t, sessionOn(t, c.Client(t)), "shoe", segmented.StockOptions{Buckets: buckets})
