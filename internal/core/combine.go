@@ -20,9 +20,13 @@ const (
 	// headway is the time for which a command may have the way to the server to
 	// itself. On a round trip that is longer there is room for more of them. Where many
 	// calls go together a command takes longer, and two keep client and server at work.
-	headway      = 50 * time.Microsecond
+	headway      = 12 * time.Microsecond
 	broadHeadway = 400 * time.Microsecond
 	broadRoom    = 2
+
+	// few callers go alone, whatever room there is: what combining spares them is less
+	// than what it takes to wait for each other.
+	few = 16
 
 	// maxRoom bounds how many commands of one script may be under way before those
 	// that come are combined, and firstRoom is how many while no round trip is known.
@@ -50,6 +54,7 @@ type combiner struct {
 	headway    time.Duration
 	minRoom    int
 	maxRoom    int
+	few        int // 0: even these are combined
 	maxErrands int
 	// timeout bounds a command of several callers if their contexts may end at any
 	// time, and is 0 if they do not: then the first caller's does.
@@ -59,6 +64,8 @@ type combiner struct {
 	trip    time.Duration
 	room    int // how many may be under way
 	flights int // how many are
+	callers int // of those and of those who wait
+	crowd   int // how many of them there have been lately
 	looks   int // how many went alone
 	waiting []*errand
 	apart   bool // the server does not run one script for keys of several slots
@@ -120,7 +127,7 @@ func (e *Env) combiner(b *scripts.Batch) *combiner {
 	var c *combiner
 	if e.Client.Mode() != rueidis.ClientModeCluster {
 		c = &combiner{
-			client: e.Client, batch: b, stuckAfter: stuckAfter, headway: headway, minRoom: 1, maxRoom: maxRoom, room: firstRoom,
+			client: e.Client, batch: b, stuckAfter: stuckAfter, headway: headway, minRoom: 1, maxRoom: maxRoom, room: firstRoom, few: few,
 			maxErrands: maxErrands,
 		}
 	}
@@ -130,7 +137,9 @@ func (e *Env) combiner(b *scripts.Batch) *combiner {
 
 func (c *combiner) run(ctx context.Context, keys, args []string) (rueidis.RedisMessage, error) {
 	c.mu.Lock()
-	if c.flights < c.room || c.apart {
+	c.callers++
+	c.crowd = max(c.crowd, c.callers)
+	if c.flights < c.space() || c.apart {
 		var began time.Time
 		clear := c.flights == 0
 		if c.looks++; clear || c.looks%lookEvery == 0 {
@@ -138,7 +147,7 @@ func (c *combiner) run(ctx context.Context, keys, args []string) (rueidis.RedisM
 		}
 		c.flights++
 		c.mu.Unlock()
-		defer func() { c.land(began, clear) }()
+		defer func() { c.land(began, clear, 1) }()
 		reply, err := c.batch.Run(ctx, c.client, keys, args)
 		if err != nil { // it may not have gone all the way
 			began = time.Time{}
@@ -182,14 +191,23 @@ func (c *combiner) wait(e *errand) bool {
 	defer c.mu.Unlock()
 	if i := slices.Index(c.waiting, e); i >= 0 {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
+		c.callers--
 	}
 	return false
 }
 
-// land is called when a command has come back that was sent at began, which is zero
-// if nobody looked at the clock; clear says that it found the way empty. Its place is
-// for those who wait.
-func (c *combiner) land(began time.Time, clear bool) {
+// space is how many commands may be under way. The mutex is held.
+func (c *combiner) space() int {
+	if c.crowd <= c.few {
+		return max(c.room, min(c.few, c.maxRoom))
+	}
+	return c.room
+}
+
+// land is called when a command of so many callers has come back that was sent at
+// began, which is zero if nobody looked at the clock; clear says that it found the way
+// empty. Its place is for those who wait.
+func (c *combiner) land(began time.Time, clear bool, callers int) {
 	var trip time.Duration
 	if !began.IsZero() {
 		trip = time.Since(began)
@@ -210,7 +228,9 @@ func (c *combiner) land(began time.Time, clear bool) {
 	}
 	c.landings++
 	c.flights--
-	if c.flights < c.room {
+	c.crowd -= (c.crowd - c.callers) / 8
+	c.callers -= callers
+	if c.flights < c.space() {
 		c.depart()
 	}
 }
@@ -272,7 +292,7 @@ func (c *combiner) fly(leads []*errand) {
 		for _, e := range others {
 			e.ready <- struct{}{}
 		}
-		c.land(time.Time{}, false)
+		c.land(time.Time{}, false, len(leads))
 	}()
 	if len(leads) == 1 {
 		first.reply, first.err = c.batch.Run(ctx, c.client, first.call.Keys, first.call.Args)
@@ -308,5 +328,6 @@ func (c *combiner) part() {
 		e.alone = true
 		e.ready <- struct{}{}
 	}
+	c.callers -= len(c.waiting)
 	c.waiting = nil
 }

@@ -421,3 +421,29 @@ func TestRun_aContextOfItsOwnOrAClusterGoesAlone(t *testing.T) {
 		})
 	}
 }
+
+// A few callers do not wait for each other, however short the way; a crowd does, and
+// when it has gone a few go alone again.
+func TestCombine_aFewGoAlone(t *testing.T) {
+	w := newTower(t, redistest.Run(t).Client(t))
+	w.env.Bound(w.batch, time.Hour, core.MaxRoom)
+	flights, answers := w.fill(core.Few)
+	more := w.wait(1, keyOf, argOf)
+	w.nothing()
+	w.land(flights)
+	for _, a := range answers {
+		require.NoError(t, (<-a).err)
+	}
+	w.land([]*flight{w.next()})
+	w.requireAnswers(more)
+	for range 100 { // the crowd is forgotten
+		a := w.ask(t.Context(), "one", "x")
+		w.land([]*flight{w.next()})
+		require.NoError(t, (<-a).err)
+	}
+	flights, answers = w.fill(core.Few)
+	w.land(flights)
+	for _, a := range answers {
+		require.NoError(t, (<-a).err)
+	}
+}

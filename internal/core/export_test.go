@@ -34,6 +34,7 @@ const (
 	FirstRoom  = firstRoom
 	MaxRoom    = maxRoom
 	MaxErrands = maxErrands
+	Few        = few
 )
 
 // Bound sets how long callers wait for a command to come back.
