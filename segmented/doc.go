@@ -67,7 +67,8 @@
 // What it does not promise: an order whose Reserve got no answer may have its units:
 // repeat it, or Cancel it, or let its time run out. A copy of a refused Reserve that
 // was under way for long can still take units, when there are some again; they come
-// back at the end of its window. A failover can lose the last writes: [Stock.Reconcile] shows it.
+// back at the end of its window. A failover can lose the last writes:
+// [Stock.Reconcile] shows it.
 //
 // # What is in Redis
 //

@@ -249,7 +249,8 @@ func share(units int64, n, i int) int64 {
 // answered with them.
 //
 // While units that would do are tentatively in a basket it waits for the decision,
-// as long as ctx allows.
+// and while they are on their way to another bucket for their arrival, as long as ctx
+// allows.
 //
 // Errors: [ErrSoldOut], [ErrLimit]; of an order that was there before [ErrConflict]
 // if it is another, [ErrExpired], and [ErrState] if it was cancelled;
