@@ -288,6 +288,9 @@ func (s *stocked) buy(ctx context.Context, p purchase) error {
 		if err == nil {
 			break
 		}
+		if inDoubt(ctx, err) {
+			continue
+		}
 		if !errors.Is(err, segmented.ErrSoldOut) {
 			return err
 		}
@@ -300,10 +303,20 @@ func (s *stocked) buy(ctx context.Context, p purchase) error {
 	if err := p.pay(ctx); err != nil {
 		return err
 	}
-	if _, err := s.stock.Confirm(ctx, p.order); err != nil {
+	_, err := s.stock.Confirm(ctx, p.order)
+	for inDoubt(ctx, err) {
+		_, err = s.stock.Confirm(ctx, p.order)
+	}
+	if err != nil {
 		return err // if it came too late, the payment is given back
 	}
 	return s.client.Do(ctx, s.client.B().Hset().Key(s.books).FieldValue().FieldValue(p.order, "1").Build()).Error()
+}
+
+// inDoubt reports whether a call may be made again, since it has one effect however
+// often it is made: it got no answer, as in a process that was suspended meanwhile.
+func inDoubt(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && (errors.Is(err, holdfast.ErrUnknown) || errors.Is(err, holdfast.ErrUnavailable))
 }
 
 // wait waits for what may come back, or says errSoldOut if nothing can. The buyers
