@@ -118,7 +118,7 @@ func TestRedisson_anInterruptedWaiterCanLeaveTheLockTaken(t *testing.T) {
 				p.listening(t, plain, name, 1)
 				unlock := holder.start("unlock", plain, name)
 				time.Sleep(time.Duration(round%20) * 50 * time.Microsecond)
-				waiter.interrupt(t)
+				waiter.interrupt(t) // it may have the lock by now
 				get(t, unlock)
 				if wait(t, call).err == nil {
 					waiter.do(t, "unlock", plain, name)

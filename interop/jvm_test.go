@@ -240,10 +240,11 @@ func (o *owner) fails(t testing.TB, verb string, k kind, name string) string {
 	return e.class
 }
 
-// interrupt interrupts what the thread is doing.
-func (o *owner) interrupt(t testing.TB) {
+// interrupt interrupts what the thread is doing; false if it was doing nothing any
+// more.
+func (o *owner) interrupt(t testing.TB) bool {
 	t.Helper()
-	require.Equal(t, "true", get(t, o.client.jvm.start(o.client.name, o.thread, "interrupt")))
+	return get(t, o.client.jvm.start(o.client.name, o.thread, "interrupt")) == "true"
 }
 
 // wait waits for the answer.

@@ -395,7 +395,7 @@ func TestJava_thatIsInterruptedLeavesGoAlone(t *testing.T) {
 		ctx, lease := take(t, l)
 		call := java.start("lockInterruptibly", k, name)
 		p.listening(t, k, name, 1)
-		java.interrupt(t)
+		require.True(t, java.interrupt(t))
 		require.Error(t, wait(t, call).err)
 		require.NoError(t, ctx.Err())
 		require.NoError(t, lease.Unlock(ctx))
