@@ -2,12 +2,14 @@ package core
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/lease"
 	"github.com/holdfast-go/holdfast/scripts"
 )
@@ -100,7 +102,7 @@ func (e *Env) Run(ctx context.Context, b *scripts.Batch, keys, args []string) (r
 }
 
 // A Combiner has a batch run for callers whose contexts may end at any time: one that
-// leaves does not know what became of its run. Many may use it at once.
+// leaves a run that was sent does not know what became of it. Many may use it at once.
 type Combiner struct{ combiner }
 
 // NewCombiner returns a combiner of runs that a server can do as one script, at most
@@ -113,7 +115,8 @@ func (e *Env) NewCombiner(b *scripts.Batch, most int, timeout time.Duration) *Co
 }
 
 // Run runs the batch's script once, perhaps together with others. The error is the
-// client's, or the error reply of this run, or that of ctx.
+// client's, or the error reply of this run; or that of ctx if it ended meanwhile, or a
+// [fault.Failure] of what was not executed if it ended before the run was sent.
 func (c *Combiner) Run(ctx context.Context, keys, args []string) (rueidis.RedisMessage, error) {
 	return c.run(ctx, keys, args)
 }
@@ -164,8 +167,8 @@ func (c *combiner) run(ctx context.Context, keys, args []string) (rueidis.RedisM
 	c.mu.Unlock()
 	if c.timeout == 0 {
 		<-e.ready
-	} else if !c.wait(e) {
-		return rueidis.RedisMessage{}, ctx.Err()
+	} else if err := c.wait(e); err != nil {
+		return rueidis.RedisMessage{}, err
 	}
 	if e.leads != nil {
 		c.fly(e.leads)
@@ -179,12 +182,15 @@ func (c *combiner) run(ctx context.Context, keys, args []string) (rueidis.RedisM
 	return reply, err
 }
 
-// wait waits for what becomes of e, which is another's to send; false if its context
-// ended before.
-func (c *combiner) wait(e *errand) bool {
+// errNotSent is for a caller that left before its run was sent.
+var errNotSent = &fault.Failure{Class: fault.NotExecuted, Err: errors.New("not sent in time, behind the calls of others")}
+
+// wait waits for what becomes of e, which is another's to send. The error is for a
+// caller whose context ended before.
+func (c *combiner) wait(e *errand) error {
 	select {
 	case <-e.ready:
-		return true
+		return nil
 	case <-e.ctx.Done():
 	}
 	c.mu.Lock()
@@ -192,8 +198,9 @@ func (c *combiner) wait(e *errand) bool {
 	if i := slices.Index(c.waiting, e); i >= 0 {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
 		c.callers--
+		return errNotSent
 	}
-	return false
+	return e.ctx.Err()
 }
 
 // space is how many commands may be under way. The mutex is held.
@@ -228,7 +235,7 @@ func (c *combiner) land(began time.Time, clear bool, callers int) {
 	}
 	c.landings++
 	c.flights--
-	c.crowd -= (c.crowd - c.callers) / 8
+	c.crowd -= (c.crowd - c.callers + 7) / 8 // rounded up, or the last few would never be forgotten
 	c.callers -= callers
 	if c.flights < c.space() {
 		c.depart()

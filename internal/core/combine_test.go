@@ -355,23 +355,26 @@ func TestCombine_aLongWayHasRoomForMany(t *testing.T) {
 func TestCombine_aWayThatOnlySeemedLongHasRoomForFew(t *testing.T) {
 	w := newTower(t, redistest.Run(t).Client(t))
 	w.env.Bound(w.batch, time.Hour, core.MaxRoom)
-	for range 30 {
-		c := w.ask(t.Context(), "room", "x")
-		f := w.next()
-		time.Sleep(3 * time.Millisecond)
-		f.land <- nil
+	w.env.CombineAll(w.batch, 5*time.Millisecond)
+	c := w.ask(t.Context(), "room", "x")
+	f := w.next()
+	time.Sleep(100 * time.Millisecond)
+	f.land <- nil
+	require.NoError(t, (<-c).err)
+	flights, answers := w.fill(10)
+	w.land(flights[1:]) // the first is in the way from here on
+	for _, c := range answers[1:] {
 		require.NoError(t, (<-c).err)
 	}
-	w.ask(t.Context(), "room", "x")
-	w.next() // in the way from here on
-	waits := func() bool { return w.env.Waiting(w.batch) > 0 }
-	for asked := 0; !waits(); asked++ {
+	for asked := 0; ; asked++ {
 		require.Less(t, asked, 1000, "there is room for one more for ever")
-		w.ask(t.Context(), "room", "x")
-		require.Eventually(t, func() bool { return waits() || len(w.gate.flights) > 0 }, patience, 10*time.Microsecond)
-		if len(w.gate.flights) > 0 {
-			w.next().land <- nil
+		c := w.ask(t.Context(), "room", "x")
+		require.Eventually(t, func() bool { return w.env.Waiting(w.batch) > 0 || len(w.gate.flights) > 0 }, patience, 10*time.Microsecond)
+		if w.env.Waiting(w.batch) > 0 {
+			return
 		}
+		w.next().land <- nil
+		require.NoError(t, (<-c).err)
 	}
 }
 
@@ -446,4 +449,47 @@ func TestCombine_aFewGoAlone(t *testing.T) {
 	for _, a := range answers {
 		require.NoError(t, (<-a).err)
 	}
+}
+
+// After a burst of one too many, those who have stayed go alone again.
+func TestCombine_aBurstIsForgottenAlsoWhileAFewGoOn(t *testing.T) {
+	w := newTower(t, redistest.Run(t).Client(t))
+	w.env.Bound(w.batch, time.Hour, core.MaxRoom)
+	w.env.Narrow(w.batch)
+	up, _ := w.fill(core.Few)
+	w.wait(1, keyOf, argOf)
+	// settle waits until all the callers have reached the gate, or wait to be sent.
+	settle := func(callers int) {
+		require.Eventually(t, func() bool {
+			for len(w.gate.flights) > 0 {
+				up = append(up, <-w.gate.flights)
+			}
+			n := w.env.Waiting(w.batch)
+			for _, f := range up {
+				n += len(f.keys)
+			}
+			return n == callers && w.env.Callers(w.batch) == callers
+		}, patience, time.Millisecond/4)
+	}
+	// land has the first that went away land, and returns how many callers that were.
+	land := func() int {
+		f := up[0]
+		up = up[1:]
+		before := w.env.Callers(w.batch)
+		w.land([]*flight{f})
+		require.Eventually(t, func() bool { return w.env.Callers(w.batch) == before-len(f.keys) }, patience, time.Millisecond/4)
+		return len(f.keys)
+	}
+	stay := core.Few - 2
+	for range 3 {
+		land()
+	}
+	for range 50 {
+		settle(stay)
+		for range land() {
+			w.ask(t.Context(), "one", "x")
+		}
+	}
+	settle(stay)
+	require.Len(t, up, stay, "each goes alone, as before")
 }

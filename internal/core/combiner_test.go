@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-go/holdfast/internal/core"
+	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/redistest"
 	"github.com/holdfast-go/holdfast/scripts"
 )
@@ -60,7 +61,7 @@ func TestCombiner_whoLeavesBeforeItIsSentIsNotSent(t *testing.T) {
 	leaves, cancel := c.call(t.Context())
 	also, _ := c.call(t.Context())
 	cancel()
-	require.ErrorIs(t, (<-leaves).err, context.Canceled)
+	require.Equal(t, fault.NotExecuted, fault.ClassOf(core.Fail((<-leaves).err)))
 	require.Equal(t, 2, c.combiner.Waiting())
 	c.land(c.alone[:1])
 	f := c.next()

@@ -21,6 +21,27 @@ func (e *Env) Bound(b *scripts.Batch, stuckAfter time.Duration, maxRoom int) {
 	c.stuckAfter, c.maxRoom = stuckAfter, maxRoom
 }
 
+// CombineAll has even a few callers wait for each other, where one command may have the
+// way to itself for so long.
+func (e *Env) CombineAll(b *scripts.Batch, headway time.Duration) {
+	c := e.combiner(b)
+	c.few, c.headway = 0, headway
+}
+
+// Callers is how many are under way or wait.
+func (e *Env) Callers(b *scripts.Batch) int {
+	c := e.combiner(b)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.callers
+}
+
+// Narrow has the way look as short as can be, however long commands take.
+func (e *Env) Narrow(b *scripts.Batch) {
+	c := e.combiner(b)
+	c.headway, c.room = time.Hour, c.minRoom
+}
+
 // Waiting is how many callers wait to be sent.
 func (e *Env) Waiting(b *scripts.Batch) int {
 	c := e.combiner(b)
