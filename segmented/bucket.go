@@ -2,7 +2,6 @@ package segmented
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/core"
-	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/lease"
 	"github.com/holdfast-go/holdfast/scripts"
 )
@@ -76,68 +74,6 @@ func (c *config) by(id string) *bucket {
 		return &c.buckets[0]
 	}
 	return &c.buckets[Hash(id)%uint64(len(c.buckets))]
-}
-
-// A job is a script for one of several buckets.
-type job struct {
-	bucket *bucket
-	args   []string
-}
-
-// all are the keys of a bucket.
-func all(b *bucket) []string { return b.keys }
-
-// each runs a script on several buckets, all at once, until each has answered, as
-// run does.
-func (s *Stock) each(ctx context.Context, unknown error, script *scripts.Script, keys func(*bucket) []string, jobs []job) ([]rueidis.RedisMessage, error) {
-	bound, cancel := s.bound(ctx)
-	defer cancel()
-	replies := make([]rueidis.RedisMessage, len(jobs))
-	left := make([]int, len(jobs))
-	for i := range left {
-		left[i] = i
-	}
-	var sent, last error
-	for tries := 0; len(left) > 0; tries++ {
-		switch {
-		case s.closed():
-			return nil, errors.Join(holdfast.ErrClosed, sent)
-		case bound.Err() != nil:
-			if sent == nil {
-				sent = holdfast.ErrUnavailable
-			}
-			return nil, errors.Join(sent, last, ctx.Err(), cause(ctx))
-		case tries > 0:
-			pause(bound, tries-1)
-		}
-		calls := make([]scripts.Call, len(left))
-		for n, i := range left {
-			calls[n] = scripts.Call{Keys: keys(jobs[i].bucket), Args: jobs[i].args}
-		}
-		var failed []int
-		for n, r := range script.ExecMulti(bound, s.tools.Client, calls) {
-			i := left[n]
-			m, err := r.ToMessage()
-			if err == nil {
-				replies[i] = m
-				continue
-			}
-			err = core.Fail(err)
-			var failure *fault.Failure
-			if errors.As(err, &failure) {
-				last = failure.Err
-			}
-			switch fault.ClassOf(err) {
-			case fault.Fatal:
-				return nil, errors.Join(sent, missing(jobs[i].bucket, last))
-			case fault.Unknown:
-				sent = unknown
-			}
-			failed = append(failed, i)
-		}
-		left = failed
-	}
-	return replies, nil
 }
 
 // A part is what a bucket had when it was looked at.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/core"
-	"github.com/holdfast-go/holdfast/internal/fault"
 	"github.com/holdfast-go/holdfast/internal/lease"
 	"github.com/holdfast-go/holdfast/scripts"
 )
@@ -632,88 +630,4 @@ func (s *Stock) count(ctx context.Context, script *scripts.Script, keys []string
 		return 0, err
 	}
 	return m.ToInt64()
-}
-
-// run runs what may run twice until it is answered, within the session's Timeout
-// and ctx. The word for a command that may have been executed is unknown. What was
-// refused is not sent again in the last eighth of the time, when its answer may come
-// after the end: a failure that is certain is worth more than one more try.
-func (s *Stock) run(ctx context.Context, unknown error, exec func(context.Context) (rueidis.RedisMessage, error)) (rueidis.RedisMessage, error) {
-	bound, cancel := s.bound(ctx)
-	defer cancel()
-	end, _ := bound.Deadline()
-	late := time.Until(end) / 8
-	var sent error // unknown, once it may have been executed
-	var last error
-	for tries := 0; ; tries++ {
-		switch {
-		case s.closed():
-			return rueidis.RedisMessage{}, errors.Join(holdfast.ErrClosed, sent)
-		case bound.Err() != nil:
-			if sent == nil {
-				sent = holdfast.ErrUnavailable
-			}
-			return rueidis.RedisMessage{}, errors.Join(sent, last, ctx.Err(), cause(ctx))
-		}
-		m, err := exec(bound)
-		if err == nil {
-			return m, nil
-		}
-		err = core.Fail(err)
-		class := fault.ClassOf(err)
-		var failure *fault.Failure
-		if errors.As(err, &failure) {
-			last = failure.Err
-		}
-		switch class {
-		case fault.Fatal:
-			return m, errors.Join(sent, last)
-		case fault.Unknown:
-			sent = unknown
-		}
-		pause(bound, tries)
-		if sent == nil && time.Until(end) < late {
-			select { // it is ctx that ends, if it ends first
-			case <-bound.Done():
-			case <-s.tools.Closed:
-			}
-		}
-	}
-}
-
-// bound bounds ctx by the session's Timeout. Most callers' contexts have no end of
-// their own, and need no timer each.
-func (s *Stock) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if ctx.Done() == nil {
-		return s.calls.Begin(ctx), func() {}
-	}
-	return context.WithTimeout(ctx, s.tools.Timeout)
-}
-
-func (s *Stock) closed() bool {
-	select {
-	case <-s.tools.Closed:
-		return true
-	default:
-		return false
-	}
-}
-
-// cause is why ctx ended, if that says more than its error.
-func cause(ctx context.Context) error {
-	if err := context.Cause(ctx); !errors.Is(err, ctx.Err()) {
-		return err
-	}
-	return nil
-}
-
-// pause waits before a command is sent again.
-func pause(ctx context.Context, tries int) {
-	d := 4 * time.Millisecond << min(tries, 5)
-	t := time.NewTimer(d/2 + rand.N(d))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -43,14 +43,7 @@ func (k *Keeper) begin(values context.Context, unused *call, within, now time.Du
 		c.start(values, &horizon{at: time.Now().Add(within)})
 		return c
 	}
-	// Commands that are sent at about the same time wait for one timer. It may be a
-	// little early for the later ones.
-	h := k.horizon.Load()
-	if h == nil || h.end-now < within-within/64 {
-		h = sharedHorizon(within, now)
-		k.horizon.Store(h)
-	}
-	c.start(values, h)
+	c.start(values, sharedHorizon(&k.horizon, within, now))
 	return c
 }
 
@@ -65,15 +58,13 @@ type Calls struct {
 // Begin returns a context with the values of values that ends after the time-out, or
 // up to a sixty-fourth earlier, and not with values.
 func (c *Calls) Begin(values context.Context) context.Context {
-	h := c.horizon.Load()
-	if h == nil || time.Until(h.at) < c.Timeout-c.Timeout/64 {
-		h = sharedHorizon(c.Timeout, 0)
-		c.horizon.Store(h)
-	}
 	call := new(call)
-	call.start(values, h)
+	call.start(values, sharedHorizon(&c.horizon, c.Timeout, time.Since(epoch)))
 	return call
 }
+
+// epoch is where the clock of all Calls begins.
+var epoch = time.Now()
 
 func (c *call) start(values context.Context, h *horizon) {
 	if values.Done() != nil {
@@ -101,7 +92,7 @@ func (c *call) stop() {
 // Done, so the timer is made only when somebody does.
 type horizon struct {
 	at     time.Time
-	end    time.Duration // the same by the keeper's clock, if it is shared
+	end    time.Duration // the same by the clock of those who share it, if it is shared
 	shared bool          // then done is there from the beginning, and nothing else is used
 
 	mu    sync.Mutex // guards what follows
@@ -110,10 +101,16 @@ type horizon struct {
 	err   error
 }
 
-// sharedHorizon is one that nobody can end before its time.
-func sharedHorizon(within, now time.Duration) *horizon {
-	h := &horizon{at: time.Now().Add(within), end: now + within, shared: true, done: make(chan struct{})}
-	time.AfterFunc(within, func() { close(h.done) })
+// sharedHorizon is one that nobody can end before its time: the last one, or a new one
+// in its place. Commands that are sent at about the same time wait for one timer, which
+// may be a little early for the later ones.
+func sharedHorizon(last *atomic.Pointer[horizon], within, now time.Duration) *horizon {
+	h := last.Load()
+	if h == nil || h.end-now < within-within/64 {
+		h = &horizon{at: time.Now().Add(within), end: now + within, shared: true, done: make(chan struct{})}
+		time.AfterFunc(within, func() { close(h.done) })
+		last.Store(h)
+	}
 	return h
 }
 

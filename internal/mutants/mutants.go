@@ -114,8 +114,8 @@ var mutants = []mutant{
 
 	// The stock.
 	{
-		"a stock's refusal is not tried again in the caller's time", "segmented/stock.go",
-		"late := time.Until(end) / 8", "late := s.tools.Timeout / 8", inSegmented, "TestStock_aRefusal",
+		"a stock's refusal is not tried again in the caller's time", "segmented/try.go",
+		"late: time.Until(end) / 8", "late: s.tools.Timeout / 8", inSegmented, "TestStock_aRefusal",
 	},
 	{
 		"an order takes what is not there", lua + "stock_reserve.lua",
@@ -210,8 +210,8 @@ var mutants = []mutant{
 		"for _, i := range lines[:n+1] {", "for _, i := range lines[n+1:] {", inSegmented, "Basket_getsAll",
 	},
 	{
-		"an unknown outcome is called unavailable", "segmented/stock.go",
-		"\t\t\tsent = unknown\n", "\t\t\tsent = nil\n", inSegmented, "Unanswered",
+		"an unknown outcome is called unavailable", "segmented/try.go",
+		"\t\tt.sent = t.unknown\n", "\t\tt.sent = nil\n", inSegmented, "Unanswered",
 	},
 	{
 		"sold out is told to an order that has its units", "segmented/ask.go",

@@ -21,8 +21,8 @@
 -- returns  {number of the transfer, units, units left}: a transfer to the same
 --          bucket that is not known to have arrived is returned as it is, and no
 --          other one made. {0, 0, units left} if there is nothing to send.
---          {-1, milliseconds, units left} if this bucket collects units for a large order of
---          its own and has the lower number: then two that want what the
+--          {-1, milliseconds, units left} if this bucket collects units for a large
+--          order of its own and has the lower number: then two that want what the
 --          other one has do not take it from each other for ever
 -- errors   NOSTOCK if the bucket is missing or another stock's
 -- twice    harmless: a repeat finds the transfer, or sends some units too many,

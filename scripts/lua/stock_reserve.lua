@@ -22,11 +22,12 @@
 -- returns  for each order a number or a list: a number is now, and the order got its
 --          units; a list is {word, units left, now, state, units, refunded, at,
 --          buyer, replayed}, with times in milliseconds since 1970. Words are ok for
---          one that had its units; soldout; limit; wait if tentative units would do, with the milliseconds
---          until the last one is decided; again if more orders have to be swept
---          first; and of an order that was there: conflict if it is another,
---          expired, cancelled. Of several buckets, one that says soldout keeps
---          what it has from larger numbers for a moment: see stock_give
+--          one that had its units; soldout; limit; wait if tentative units would
+--          do, with the milliseconds until the last one is decided; again if more
+--          orders have to be swept first; and of an order that was there: conflict
+--          if it is another, expired, cancelled. Of several buckets, one that says
+--          soldout keeps what it has from larger numbers for a moment: see
+--          stock_give
 -- errors   NOSTOCK if the bucket is missing or another stock's
 -- twice    harmless: a repeat finds the order and answers with it, for as long as
 --          it is remembered; a copy that comes later than that is a new order
