@@ -35,16 +35,20 @@
 
 -- include: stock
 
-accept(ARGV[5])
-local runs = (#ARGV - 5) / 5
-trim(1 + runs)
-
-local free, tentative, undecided, wants
+local free, tentative, undecided = tonumber(found[4]), tonumber(found[5]), tonumber(found[6])
+local wants = found[7]
 local function count()
   local counts = redis.call('HMGET', totals, 'free', 'tentative', 'undecided', 'wants')
-  free, tentative, undecided, wants = tonumber(counts[1]), tonumber(counts[2]), tonumber(counts[3]), counts[4]
+  free, tentative, undecided = tonumber(counts[1]), tonumber(counts[2]), tonumber(counts[3])
+  wants = counts[4]
 end
-count()
+
+if ARGV[5] ~= '' then
+  accept(ARGV[5])
+  count()
+end
+local runs = (#ARGV - 5) / 5
+trim(1 + runs)
 
 -- What the orders get is written at the end, for all of them at once, or before
 -- something else is read or written.
@@ -88,9 +92,20 @@ local function refusal(units, buyer)
   return answer('soldout', free)
 end
 
+-- Most orders of a script have the same time.
+local over = {}
+local function lasts(window)
+  local at = over[window]
+  if not at then
+    at = plain(now + window)
+    over[window] = at
+  end
+  return at
+end
+
 local most, swept = 100, nil -- orders whose time is over
 local function reserve(text, id, units, window, buyer, mode)
-  local o = parse(id, text)
+  local o = text and parse(id, text)
   if fresh[id] or o and live(o) and o.at <= now then
     -- What was read at first is no longer so, or will not be.
     settle()
@@ -130,17 +145,17 @@ local function reserve(text, id, units, window, buyer, mode)
   end
 
   free = free - units
-  o = { id = id, state = mode, units = units, refunded = 0, at = now + window, buyer = buyer }
   if mode == 't' then
     promised, tentative = promised + units, tentative + units
-    undecided = math.max(undecided, o.at)
+    undecided = math.max(undecided, now + window)
   else
     reserved = reserved + units
   end
   bought(buyer, units)
   fresh[id] = true
-  scores[#scores + 1], scores[#scores + 2] = plain(o.at), id
-  fields[#fields + 1], fields[#fields + 2] = 'o:' .. id, format(o)
+  local at, n = lasts(window), #fields
+  scores[n + 1], scores[n + 2] = at, id
+  fields[n + 1], fields[n + 2] = 'o:' .. id, format(mode, units == 1 and '1' or plain(units), '0', at, buyer)
   return now
 end
 

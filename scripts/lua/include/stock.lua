@@ -3,7 +3,7 @@
 
 local totals, orders, ends, forget, expired, buyers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
-local found = redis.call('HMGET', totals, 'id', 'limit', 'raised')
+local found = redis.call('HMGET', totals, 'id', 'limit', 'raised', 'free', 'tentative', 'undecided', 'wants')
 if found[1] ~= ARGV[1] then
   return redis.error_reply('NOSTOCK the bucket is missing, or belongs to another stock of this name')
 end
@@ -45,12 +45,13 @@ local function live(o)
   return o.state == 't' or o.state == 'r'
 end
 
-local function format(o)
-  return o.state .. ' ' .. plain(o.units) .. ' ' .. plain(o.refunded) .. ' ' .. plain(o.at) .. ' ' .. o.buyer
+local function format(state, units, refunded, at, buyer)
+  return state .. ' ' .. units .. ' ' .. refunded .. ' ' .. at .. ' ' .. buyer
 end
 
 local function write(o)
-  redis.call('HSET', orders, 'o:' .. o.id, format(o))
+  local text = format(o.state, plain(o.units), plain(o.refunded), plain(o.at), o.buyer)
+  redis.call('HSET', orders, 'o:' .. o.id, text)
 end
 
 -- remember has an order or a request forgotten after that time, not before.
