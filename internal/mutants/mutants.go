@@ -228,6 +228,14 @@ var mutants = []mutant{
 		"  scores, fields, reserved, promised, wants = {}, {}, 0, 0, nil", "  fresh, scores, fields, reserved, promised, wants = {}, {}, {}, 0, 0, nil", inScripts, "StockReserve_a",
 	},
 	{
+		"all orders of a batch last as long as its first", lua + "stock_reserve.lua",
+		"    over[window] = at\n", "    over = setmetatable({}, { __index = function() return at end })\n", inScripts, "StockReserve_a",
+	},
+	{
+		"units that come with an order are not for it", lua + "stock_reserve.lua",
+		"accept(ARGV[5])\n  count()\n", "accept(ARGV[5])\n", inScripts, "StockReserve_takesIn",
+	},
+	{
 		"a batch gives each order what was free at first", lua + "stock_reserve.lua",
 		"  free = free - units\n", "", inScripts, "StockReserve_a",
 	},
