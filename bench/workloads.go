@@ -13,8 +13,8 @@ type Workload struct {
 	Param  string
 	Values []int
 	Impls  []string
-	// Bounds are the largest values for implementations that cannot take all.
-	Bounds map[string]int
+	// Only are the values of implementations that are not measured with all.
+	Only map[string][]int
 }
 
 // The workloads.
@@ -26,6 +26,7 @@ var (
 			"holdfast", "holdfast-cancellable", "holdfast-fenced", "limit-hash", "limit-string",
 			"redsync-goredis", "redsync-rueidis", "redislock", "rueidislock", "rueidislock-1key", "redisson-protocol", "redisson", "etcd",
 		},
+		Only: map[string][]int{"redisson": {1}}, // each JVM is warmed up, which takes its time
 	}
 	// Distinct takes and gives back locks of their own in many goroutines.
 	Distinct = Workload{
@@ -43,9 +44,9 @@ var (
 			"redsync-goredis", "redsync-goredis-1ms", "redsync-rueidis", "redsync-rueidis-1ms",
 			"redislock", "redislock-1ms", "rueidislock", "rueidislock-1key", "redisson-protocol", "redisson", "etcd",
 		},
-		Bounds: map[string]int{
-			"etcd":     16, // it makes a session for each goroutine, and collapses
-			"redisson": 16, // each JVM is warmed up, which takes its time
+		Only: map[string][]int{
+			"etcd":     {2, 16}, // it makes a session for each goroutine, and collapses
+			"redisson": {16},
 		},
 	}
 	// Handoff passes one lock around processes that all wait for it.
@@ -66,7 +67,7 @@ var (
 	Waiters = Workload{
 		Name: "Waiters", Param: "waiters", Values: []int{1000},
 		Impls: []string{
-			"holdfast", "redsync-rueidis", "redsync-rueidis-1ms", "redislock", "redislock-1ms",
+			"holdfast", "redsync-rueidis", "redsync-rueidis-1ms", "redislock",
 			"rueidislock", "rueidislock-1key", "redisson-protocol", "etcd",
 		},
 	}
@@ -95,8 +96,11 @@ var (
 
 // Has reports whether impl is measured with that value.
 func (w Workload) Has(impl string, value int) bool {
-	bound, bounded := w.Bounds[impl]
-	return slices.Contains(w.Impls, impl) && slices.Contains(w.Values, value) && (!bounded || value <= bound)
+	values, some := w.Only[impl]
+	if !some {
+		values = w.Values
+	}
+	return slices.Contains(w.Impls, impl) && slices.Contains(values, value)
 }
 
 // A Cell is one measurement: one implementation in one workload.

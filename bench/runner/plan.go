@@ -60,13 +60,21 @@ func makePlan(s settings) plan {
 	return p
 }
 
+// newJob says how long a cell is measured, and how long it takes besides: its
+// processes and servers start and end, and it warms up. That was measured on a slow
+// host with two cores; most are done earlier.
 func newJob(c bench.Cell, quick bool) job {
-	j := job{cell: c, around: 250 * time.Millisecond}
+	j := job{cell: c, around: 200 * time.Millisecond}
 	switch c.Workload.Name {
-	case "Uncontended", "Distinct":
-		j.window = 300 * time.Millisecond
+	case "Uncontended": // run twice, the first time to see how often makes the window
+		j.window, j.around = 300*time.Millisecond, 350*time.Millisecond
 		if c.Impl.Java { // it is noisier
 			j.window = time.Second
+		}
+	case "Distinct":
+		j.window = 300 * time.Millisecond
+		if c.Value > 500 {
+			j.around = 600 * time.Millisecond
 		}
 	case "Contended":
 		j.window = 500 * time.Millisecond
@@ -74,24 +82,29 @@ func newJob(c bench.Cell, quick bool) job {
 			j.window = time.Second
 		}
 	case "Readers":
-		j.window, j.around = 300*time.Millisecond, 500*time.Millisecond
+		j.window, j.around = 300*time.Millisecond, 450*time.Millisecond
 	case "Stock", "SoldOut":
-		j.window, j.around = 300*time.Millisecond, 350*time.Millisecond
+		j.window = 300 * time.Millisecond
 		if c.Value > 100 { // so that who polls has several turns
 			j.window = 500 * time.Millisecond
 		}
 	case "Handoff":
-		j.window = time.Second
+		j.window, j.around = time.Second, 250*time.Millisecond
 	case "Waiters":
-		j.window, j.around = 5*time.Second, 2*time.Second
+		j.window, j.around = 5*time.Second, 1500*time.Millisecond
 	case "Held":
-		j.window, j.around = 20*time.Second, 6*time.Second
+		j.window, j.around = 20*time.Second, 8*time.Second
 		if quick { // two renewals of each lock
 			j.window = 7 * time.Second
 		}
 	}
-	if c.Impl.Java { // the JVM starts, and is warmed up
-		j.around += 4 * time.Second
+	switch {
+	case c.Impl.Java && c.Workload.Name == "Handoff": // four JVMs
+		j.around += 8 * time.Second
+	case c.Impl.Java: // the JVM starts, and is warmed up
+		j.around += 3300 * time.Millisecond
+	case c.Impl.Server != "": // one that writes to the disk
+		j.around += 1200 * time.Millisecond
 	}
 	return j
 }
