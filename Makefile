@@ -45,7 +45,7 @@ interop: deps ## prove with real Redisson that Java and Go share locks; needs Ja
 	set -- go -C interop test -count=1 -parallel 3 -timeout 20m $(TESTFLAGS); echo "$$*"; \
 	HOLDFAST_REDISSON=$${jars#:} HOLDFAST_STORM=$${HOLDFAST_STORM:-60s} "$$@"
 
-bench: deps ## compare with other libraries, for 15 to 18 minutes, and write docs/benchmarks.md
+bench: deps ## compare with other libraries, for 12 to 15 minutes, and write docs/benchmarks.md
 	@if command -v java >/dev/null && command -v mvn >/dev/null && \
 		mvn -q -B -Dstyle.color=never -Dredisson.version=$(firstword $(REDISSON)) -f interop/java/pom.xml package; then \
 		export HOLDFAST_REDISSON=$(CURDIR)/interop/java/target/$(firstword $(REDISSON))/participant.jar; \

@@ -212,7 +212,7 @@ var Impls = []Impl{
 	},
 	{
 		Name: "redisson", Role: Peer, Java: true,
-		About: "Redisson itself: `RLock`, 64 connections, else its defaults. The workload runs in a JVM, with a thread for each caller, and not in this Go process; where four processes want one lock they are four JVMs. Server and cores are the same. Warm for two seconds before it is measured, so not for every workload, and for one lock up to 16 threads. Commands are not counted: the JVM's connections are not read along.",
+		About: "Redisson itself: `RLock`, 64 connections, else its defaults. The workload runs in a JVM, with a thread for each caller, and not in this Go process; where four processes want one lock they are four JVMs. Server and cores are the same. Warm for two seconds before it is measured, so only in three workloads: a free lock on one core, one lock for 16 threads, and one lock for four processes. Commands are not counted: the JVM's connections are not read along.",
 	},
 	{
 		Name: "etcd", Role: Peer, Server: "etcd", Open: openEtcd,
