@@ -16,7 +16,7 @@ import (
 // the microseconds.
 func at(s *scripts.Script) *scripts.Script {
 	return scripts.New(s.Name()+"_at", `local real, clock = redis, {table.remove(ARGV, 1), table.remove(ARGV, 1)}
-local redis = { error_reply = real.error_reply, call = function(name, ...)
+local redis = { error_reply = real.error_reply, pcall = real.pcall, call = function(name, ...)
   if name == 'TIME' then
     return clock
   end

@@ -398,3 +398,14 @@ func TestStock_fullMemoryOfSeveralBuckets(t *testing.T) {
 	require.Equal(t, segmented.Units{Free: 16, Reserved: 2, Sold: 2, Added: 20}, v.Units)
 	require.Positive(t, number)
 }
+
+// An order of several units leaves a note of its wish in its bucket, which takes
+// memory. It is sold out with or without that.
+func TestStock_fullMemoryHidesNoSoldOut(t *testing.T) {
+	p := newPair(t, 20)
+	free := p.FillMemory(t)
+	defer free()
+	_, err := p.direct.Reserve(t.Context(), segmented.Order{ID: of(0, "large"), Qty: 100})
+	require.ErrorIs(t, err, segmented.ErrSoldOut)
+	require.EqualValues(t, 20, left(t, err))
+}

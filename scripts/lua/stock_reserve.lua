@@ -139,7 +139,8 @@ local function reserve(text, id, units, window, buyer, mode)
     if several and units > 1 and refused[1] == 'soldout' then
       settle()
       wants = plain(now + 100)
-      redis.call('HSET', totals, 'wants', wants)
+      -- By pcall: a refusal is to be heard when memory is full, too.
+      redis.pcall('HSET', totals, 'wants', wants)
     end
     return refused
   end
