@@ -127,7 +127,7 @@ var sections = []section{
 			"and to release, of which a caller waits for two). So the round trips are the same for nearly all, and what differs is data and client. The string of redsync and redislock is cheaper " +
 			"for the server than the hash that Holdfast shares with Redisson (limit-string against limit-hash): one command that is no script, and no count, no PEXPIRE, no PUBLISH. For that it has no re-entrance and no message " +
 			"to wake a waiter. What Holdfast adds to limit-hash is the queue of the process, the lease with its context and deadline, and the watchdog's heap. A context that can be cancelled costs a goroutine more for each " +
-			"command, so that an attempt whose caller has gone is still seen to its end. redisson pays for threads that hand each command to the network's and back, the more so on one core or on busy ones. etcd writes to the disk before it answers.",
+			"command, so that an attempt whose caller has gone is still seen to its end. holdfast-fenced mints a token as well: its script asks for the server's clock and writes the counter. redisson pays for threads that hand each command to the network's and back, the more so on one core or on busy ones. etcd writes to the disk before it answers.",
 	},
 	{
 		workload: bench.Distinct,
@@ -145,7 +145,7 @@ var sections = []section{
 		},
 		explain: "The CPU is the bound here, and client and server compete for it: the sum of both columns of CPU, over the number of cores, is the time of a pair. rueidis puts the commands of all goroutines into one pipeline, so the more there are the fewer system calls " +
 			"each needs; go-redis gives each command a connection of its pool and a system call of its own, and stays where it is. redsync makes a goroutine for each command. " +
-			"Fewer than two commands each mean that goroutines which asked at the same moment shared a script.",
+			"Fewer than two commands each mean that goroutines which asked at the same moment shared a script. Up to 16 goroutines go alone, since they would only wait for each other; there redsync on rueidis is level or a little ahead, because its string is cheaper for the server (limit-string against limit-hash).",
 	},
 	{
 		workload: bench.Contended,
@@ -193,7 +193,7 @@ var sections = []section{
 			{"commands for each handoff", median(bench.Handoff, 4, "cmds/handoff", "holdfast"), 5, false},
 		},
 		explain: "The bare grant is one script and one message. Holdfast's release publishes to all processes, one caller of each wakes and asks, and one of them gets the lock: two round trips in a row, and the others' questions are in the way on two cores. " +
-			"rueidislock does the same by invalidations, redisson-protocol with a latch to write and delete. Who polls finds the lock free after a part of the delay, with random delays about a quarter where three wait; redislock's constant delay falls into step with the turns, so that nearly all of it passes. With a delay of 1 ms they are quicker, at a price in commands.",
+			"rueidislock does the same by invalidations, in about the same time, redisson-protocol with a latch to write and delete. Who polls finds the lock free after a part of the delay, with random delays about a quarter where three wait; redislock's constant delay falls into step with the turns, so that nearly all of it passes. With a delay of 1 ms they are quicker, at a price in commands.",
 	},
 	{
 		workload: bench.Readers,
