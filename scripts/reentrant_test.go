@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-go/holdfast/internal/redistest"
 	"github.com/holdfast-go/holdfast/scripts"
 )
 
@@ -754,4 +755,16 @@ func TestAcquireFenced_steadyUseKeepsTheCounter(t *testing.T) {
 		require.NoError(t, reply.Error())
 		b.requireTTL(t, counter, retention)
 	})
+}
+
+// The clock's two numbers make one of sixteen digits.
+func TestAcquireFenced_aTokenIsTheTimeInMicroseconds(t *testing.T) {
+	client := redistest.Run(t).Client(t)
+	for micros, token := range map[string]string{"7": "1700000000000007", "123456": "1700000000123456", "0": "1700000000000000", "99999": "1700000000099999"} {
+		keys := []string{"lock" + micros, "token" + micros}
+		args := []string{"1700000000", micros, "me", "60000", "1", "-1"}
+		got, err := at(scripts.ReentrantAcquireFenced).Exec(t.Context(), client, keys, args).ToString()
+		require.NoError(t, err)
+		require.Equal(t, token, got)
+	}
 }

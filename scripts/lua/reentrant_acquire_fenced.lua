@@ -42,9 +42,9 @@ end
 
 -- The clock leads, as a rule: so the counter is set first and looked at then.
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local first = time[1] .. string.sub('00000' .. time[2], -6)
+local now = tonumber(first)
 local block = tonumber(ARGV[3])
-local first = string.format('%.0f', now)
 local upto = block == 1 and first or string.format('%.0f', now + block - 1)
 local last = redis.call('SET', KEYS[2], upto, 'KEEPTTL', 'GET')
 local fresh = true
