@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/bench"
 )
 
-// heldLease is the same for all: each lock is renewed nine times in 30 s, or as
-// often as the library thinks right.
+// heldLease is the same for all: each lock is renewed six times in 20 s, or as often
+// as the library thinks right.
 const heldLease = 10 * time.Second
 
 // Ten thousand locks are held, and kept alive by whatever the implementation has

@@ -127,7 +127,7 @@ var sections = []section{
 			"and to release, of which a caller waits for two). So the round trips are the same for nearly all, and what differs is data and client. The string of redsync and redislock is cheaper " +
 			"for the server than the hash that Holdfast shares with Redisson (limit-string against limit-hash): one command that is no script, and no count, no PEXPIRE, no PUBLISH. For that it has no re-entrance and no message " +
 			"to wake a waiter. What Holdfast adds to limit-hash is the queue of the process, the lease with its context and deadline, and the watchdog's heap. A context that can be cancelled costs a goroutine more for each " +
-			"command, so that an attempt whose caller has gone is still seen to its end. holdfast-fenced mints a token as well: its script asks for the server's clock and writes the counter. redisson pays for threads that hand each command to the network's and back, the more so on one core or on busy ones. etcd writes to the disk before it answers.",
+			"command, so that an attempt whose caller has gone is still seen to its end. holdfast-fenced mints a token as well: its script asks for the server's clock and writes the counter. redisson pays for threads that hand each command to the network's and back. etcd writes to the disk before it answers.",
 	},
 	{
 		workload: bench.Distinct,

@@ -29,9 +29,9 @@ var quickCells = map[string][]int{
 	"Stock": {128}, "SoldOut": {128}, "Waiters": {1000}, "Held": {10_000},
 }
 
-// busy are the implementations that keep the machine busy while they wait. -quick
-// leaves them out there.
-var busy = []string{"redsync-rueidis-1ms", "redislock-1ms"}
+// busy is the implementation that keeps the machine busy while it waits. -quick leaves
+// it out there.
+const busy = "redsync-rueidis-1ms"
 
 func makePlan(s settings) plan {
 	var p plan
@@ -47,7 +47,7 @@ func makePlan(s settings) plan {
 			waits := cell.Workload.Name == "Waiters" || cell.Workload.Name == "Held"
 			j := newJob(cell, s.quick)
 			switch {
-			case waits && !slices.Contains(busy, cell.Impl.Name):
+			case waits && cell.Impl.Name != busy:
 				idle = append(idle, j)
 			case !waits || !s.quick:
 				p = append(p, batch{j})
@@ -90,6 +90,9 @@ func newJob(c bench.Cell, quick bool) job {
 		}
 	case "Handoff":
 		j.window, j.around = time.Second, 250*time.Millisecond
+		if quick { // some turns of those that poll seldom
+			j.window = 700 * time.Millisecond
+		}
 	case "Waiters":
 		j.window, j.around = 5*time.Second, 1500*time.Millisecond
 	case "Held":

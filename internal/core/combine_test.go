@@ -355,12 +355,8 @@ func TestCombine_aLongWayHasRoomForMany(t *testing.T) {
 func TestCombine_aWayThatOnlySeemedLongHasRoomForFew(t *testing.T) {
 	w := newTower(t, redistest.Run(t).Client(t))
 	w.env.Bound(w.batch, time.Hour, core.MaxRoom)
-	w.env.CombineAll(w.batch, 5*time.Millisecond)
-	c := w.ask(t.Context(), "room", "x")
-	f := w.next()
-	time.Sleep(100 * time.Millisecond)
-	f.land <- nil
-	require.NoError(t, (<-c).err)
+	w.env.CombineAll(w.batch)
+	w.env.Way(w.batch, 20)
 	flights, answers := w.fill(10)
 	w.land(flights[1:]) // the first is in the way from here on
 	for _, c := range answers[1:] {
@@ -455,7 +451,7 @@ func TestCombine_aFewGoAlone(t *testing.T) {
 func TestCombine_aBurstIsForgottenAlsoWhileAFewGoOn(t *testing.T) {
 	w := newTower(t, redistest.Run(t).Client(t))
 	w.env.Bound(w.batch, time.Hour, core.MaxRoom)
-	w.env.Narrow(w.batch)
+	w.env.Way(w.batch, 0)
 	up, _ := w.fill(core.Few)
 	w.wait(1, keyOf, argOf)
 	// settle waits until all the callers have reached the gate, or wait to be sent.

@@ -21,12 +21,8 @@ func (e *Env) Bound(b *scripts.Batch, stuckAfter time.Duration, maxRoom int) {
 	c.stuckAfter, c.maxRoom = stuckAfter, maxRoom
 }
 
-// CombineAll has even a few callers wait for each other, where one command may have the
-// way to itself for so long.
-func (e *Env) CombineAll(b *scripts.Batch, headway time.Duration) {
-	c := e.combiner(b)
-	c.few, c.headway = 0, headway
-}
+// CombineAll has even a few callers wait for each other.
+func (e *Env) CombineAll(b *scripts.Batch) { e.combiner(b).few = 0 }
 
 // Callers is how many are under way or wait.
 func (e *Env) Callers(b *scripts.Batch) int {
@@ -36,10 +32,12 @@ func (e *Env) Callers(b *scripts.Batch) int {
 	return c.callers
 }
 
-// Narrow has the way look as short as can be, however long commands take.
-func (e *Env) Narrow(b *scripts.Batch) {
+// Way has the way seem to have so much room on top of the least, although commands are
+// back before one of them has had its headway: what comes back says that it is short.
+func (e *Env) Way(b *scripts.Batch, room int) {
 	c := e.combiner(b)
-	c.headway, c.room = time.Hour, c.minRoom
+	c.headway = time.Hour
+	c.trip, c.room = time.Duration(room)*c.headway, c.minRoom+room
 }
 
 // Waiting is how many callers wait to be sent.

@@ -228,6 +228,10 @@ var mutants = []mutant{
 		"  scores, fields, reserved, promised, wants = {}, {}, 0, 0, nil", "  fresh, scores, fields, reserved, promised, wants = {}, {}, {}, 0, 0, nil", inScripts, "StockReserve_a",
 	},
 	{
+		"a large order is not told that all is sold while memory is full", lua + "stock_reserve.lua",
+		"redis.pcall('HSET', totals, 'wants', wants)", "redis.call('HSET', totals, 'wants', wants)", inSegmented, "fullMemoryHides",
+	},
+	{
 		"all orders of a batch last as long as its first", lua + "stock_reserve.lua",
 		"    over[window] = at\n", "    over = setmetatable({}, { __index = function() return at end })\n", inScripts, "StockReserve_a",
 	},
@@ -540,6 +544,18 @@ var mutants = []mutant{
 	{
 		"a combined script that is refused fails for all", "internal/core/combine.go",
 		"case refused(err):", "case false:", inCore, "TestCombine",
+	},
+	{
+		"a burst is never forgotten", "internal/core/combine.go",
+		"(c.crowd - c.callers + 7) / 8", "(c.crowd - c.callers) / 8", inCore, "Combine_aBurst",
+	},
+	{
+		"who left before it was sent does not know that nothing was done", "internal/core/combine.go",
+		"\t\treturn errNotSent\n", "\t\treturn e.ctx.Err()\n", inCore, "Combiner_who",
+	},
+	{
+		"a way that seemed long stays long", "internal/core/combine.go",
+		"case c.trip == 0 || trip < c.trip:", "case c.trip == 0:", inCore, "SeemedLong",
 	},
 	{
 		"everybody waits for a command that does not come back", "internal/core/combine.go",

@@ -3,6 +3,7 @@
 
 local totals, orders, ends, forget, expired, buyers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
+-- The counts are stock_reserve's, the busiest: it has no command of its own for them.
 local found = redis.call('HMGET', totals, 'id', 'limit', 'raised', 'free', 'tentative', 'undecided', 'wants')
 if found[1] ~= ARGV[1] then
   return redis.error_reply('NOSTOCK the bucket is missing, or belongs to another stock of this name')
